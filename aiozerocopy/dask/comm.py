@@ -1,10 +1,9 @@
 """A comm: Dask messages over one of our streams; and the connectors that open one.
 
-It is open until `close`, `abort`, an error, or the peer's end.  A read or write that is
-cancelled, or fails in any other way, also ends it: what would come next on the wire is
-unknown then, and Dask never goes on with such a comm.  A read is the only one that may
-take bytes out of the stream, so while one is going on it alone finds out that the peer
-has left; at other times `closed` asks the kernel.
+It is open until `close`, `abort`, an error, or the peer's end.  A read or write that
+fails or is cancelled ends it too: nobody knows what comes next on the wire then, and
+Dask never goes on with such a comm.  While a read is going on it will find out that the
+peer has left; at other times `closed` asks the kernel.
 
 The stream belongs to the comm.  A comm that nobody closed is reported by Dask's logger
 when it is collected, as Dask does it, and its stream is aborted.
@@ -80,8 +79,7 @@ class Link(Protocol):
 class StreamComm(Comm):
     """What the comms of all our protocols share."""
 
-    # Dask cuts large buffers, which some of its transports need.  Cut ones would have
-    # to be put together again.
+    # Dask would cut large buffers, which then have to be put together again.
     max_shard_size: ClassVar[int] = sys.maxsize
     _goodbye = 0
 
@@ -199,10 +197,8 @@ class StreamComm(Comm):
         raise CommClosedError(text) from error
 
     async def close(self) -> None:
-        """Let a write that is going on come to its end, then close.
-
-        For one that comes to none this waits as long as Dask waits for a silent peer.
-        """
+        """Close after the write that is going on; wait for it as long as Dask waits
+        for a silent peer."""
         if self._closed:
             return
         self._closed = True

@@ -1,10 +1,9 @@
 """StreamListener: every connection becomes a comm, and its handler is called.
 
-Who owns what.  The listening sockets are the listener's, from `start` to `stop`.  A
-connection that was accepted belongs to a task of its own until it is a comm, and then
-to that comm; the task goes on with Dask's handshake and with the handler, and `stop`
-leaves it alone.  What was accepted but is no comm yet when the listener stops is
-closed.
+Who owns what.  The listening sockets are the listener's, from `start` to `stop`.  An
+accepted connection belongs to a task of its own, which makes a comm of it, and goes on
+with Dask's handshake and the handler.  `stop` leaves comms alone; a connection that is
+no comm yet by then is closed.
 """
 
 from __future__ import annotations
@@ -146,34 +145,30 @@ class StreamListener(BaseListener):
             self._loop.add_reader(listening, self._accept, listening)
 
     async def _serve(self, stream: Stream, address: Any) -> None:
-        comm = None
         try:
             local = self.prefix + location_of(stream._raw_socket.getsockname())
             peer = self.prefix + location_of(address)
             link = await self._link(stream, peer)
-            if link is not None and self._sockets is not None:
-                comm = self.comm_class(link, local, peer, self.deserialize)
+            if link is None or self._sockets is None:
+                stream.abort()
+                return
+            comm = self.comm_class(link, local, peer, self.deserialize)
         except BaseException:
             stream.abort()
             raise
-        if comm is None:
-            stream.abort()
-            return
         comm.allow_offload = self.allow_offload
-        # Until the handshake is over the peer may be anybody.
-        comm._most = HANDSHAKE
+        comm._most = HANDSHAKE  # until it is over the peer may be anybody
         try:
             with anyio.fail_after(timeout("connect")):
                 await self.on_connection(comm)
             comm._most = MEMORY_LIMIT
-        except (CommClosedError, TimeoutError) as error:
+        except BaseException as error:
+            comm.abort()
+            if not isinstance(error, (CommClosedError, TimeoutError)):
+                raise
             why = str(error) or "it took too long"
             logger.info("%r ended before the handshake did: %s", comm, why)
-            comm.abort()
             return
-        except BaseException:
-            comm.abort()
-            raise
         result = self.comm_handler(comm)
         if inspect.isawaitable(result):
             await result

@@ -14,23 +14,22 @@ direction has a pipe of its own, made for the first large message, and ended wit
 comm or when it fails; there is never a second one.  Only a peer that has said in Dask's
 handshake that it takes pipes gets one.
 
-Who waits for what.  A write waits until the peer has read all of it from the pipe: only
-then is the memory its owner's again.  Then it says WHOLE.  A write that is cancelled or
-fails in between ends the comm, so that WHOLE never comes, and what was read is thrown
-away: only whole messages leave this file, though their memory was lent.
+Who waits for what.  A write waits until the peer has read all of it from the pipe: its
+memory is lent until then.  Then it says WHOLE.  A write that is cancelled or fails
+before that ends the comm without a WHOLE, and the reader throws away what it has read:
+only whole messages leave this file.
 
 When one side dies, the kernel closes its ends of the socket and of both pipes, which
-ends the other's reads and writes.  A peer that has closed the socket but not the pipe
-(a process that it has forked may keep that) is found out within LOOK seconds.
+ends the other's reads and writes.  A peer that has closed the socket but not the pipe,
+which a process that it has forked may still have, is noticed within LOOK seconds.
 
-When there are no fds: a sender that can make no pipe sends by the socket, and tries
+When there are no fds: a sender that cannot make a pipe sends by the socket, and tries
 again with the next message.  If the receiver has no fd for the pipe, the kernel closes
 the pipe's end; the sender sees that and sends the message AGAIN.
 
 What a hostile peer can do.  It is of the same user, and Dask unpickles what it sends.
 Fds are taken where one is expected, and closed unless it is the reading end of a pipe.
-Lengths are checked as for any message.  It cannot make this side read a message that
-was not announced, nor take more than the one pipe.
+It cannot make this side read a message that was not announced, or take a second pipe.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ import sys
 from typing import TYPE_CHECKING
 
 import anyio
-from distributed.system import MEMORY_LIMIT
 
 from aiozerocopy._core.errors import StreamBroken
 from aiozerocopy.dask.comm import has_hung_up
@@ -156,31 +154,31 @@ class LocalStream:
     async def receive_exactly(self, buffer: Buffer) -> None:
         await self._stream.receive_exactly(buffer)
 
-    async def receive_frames(self, most: int = MEMORY_LIMIT) -> list[memoryview]:
-        """The frames of the next message.  Raises NotAMessage, too."""
+    async def receive_frames(self, most: int) -> list[memoryview]:
+        """The frames of the next message; raises NotAMessage, too."""
         first = await receive_number(self._stream)
         while first == PIPE:
             await self._take_pipe()
             first = await receive_number(self._stream)
         if first < BY_PIPE:
             return await receive_rest(self._stream, first, most)
-        return await self._receive_lent(first - BY_PIPE)
+        return await self._receive_lent(first - BY_PIPE, most)
 
-    async def _receive_lent(self, first: int) -> list[memoryview]:
+    async def _receive_lent(self, first: int, most: int) -> list[memoryview]:
         frames = None
         if self._pipe is not None:
             with (
                 contextlib.suppress(anyio.BrokenResourceError),  # e.g. no fds
                 self._watch_peer(self._pipe, 0),
             ):
-                frames = await receive_rest(self._pipe, first)
+                frames = await receive_rest(self._pipe, first, most)
             if frames is None:
                 self._drop_pipe()
         word = bytearray(1)
         await self._stream.receive_exactly(word)
         if word == AGAIN:
             self._drop_pipe()
-            return await receive_rest(self._stream, first)
+            return await receive_rest(self._stream, first, most)
         if word != WHOLE or frames is None:
             raise NotAMessage(f"{bytes(word)!r} after a message that came by a pipe")
         return frames

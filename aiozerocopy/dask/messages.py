@@ -8,8 +8,8 @@ Numbers have 64 bits, in the machine's own byte order.  This is what Dask's ``tc
 speaks, too.
 
 The receiver takes the first block in one piece, and each other frame into memory of its
-own.  So the first block has what is thrown away once it was read; an array that is kept
-must not keep others, or a long text, alive with it.
+own.  So the first block has what is thrown away after reading it: an array that is kept
+would keep everything else in the block alive.
 
 The kernel clears fresh memory before anything is received there: measured, a third of
 the CPU time that a worker spends to receive large arrays.  So when the last view of a
@@ -24,7 +24,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from distributed.protocol.utils import host_array
-from distributed.system import MEMORY_LIMIT
 from distributed.utils import ensure_memoryview
 
 from aiozerocopy.pool import finalizing_buffer
@@ -97,11 +96,11 @@ def _joined(buffers: Iterable[Frame]) -> list[Frame]:
 
 
 # ---- receiving ----------------------------------------------------------------------
-# Each of these raises what ``source.receive_exactly`` does.
+# Each of these raises NotAMessage, and what ``source.receive_exactly`` does.
 
 
-async def receive_frames(source: Source, most: int = MEMORY_LIMIT) -> list[memoryview]:
-    """The frames of the next message, which has ``most`` bytes.  Raises NotAMessage."""
+async def receive_frames(source: Source, most: int) -> list[memoryview]:
+    """The frames of the next message, if it has ``most`` bytes or less."""
     return await receive_rest(source, await receive_number(source), most)
 
 
@@ -112,26 +111,24 @@ async def receive_number(source: Source) -> int:
     return int(struct.unpack("=Q", head)[0])
 
 
-async def receive_rest(
-    source: Source, first: int, most: int = MEMORY_LIMIT
-) -> list[memoryview]:
-    """The frames of a message of which that number was read.  Raises NotAMessage."""
-    block = await _receive(source, first, most)
-    frames, sizes = unpack(block)
-    if most < MEMORY_LIMIT and sum(sizes) > most:
-        raise NotAMessage(f"the frames have more than {most:,} bytes")
-    for size in sizes:
-        frames.append(await _receive(source, size))
-    return frames
+async def receive_rest(source: Source, first: int, most: int) -> list[memoryview]:
+    """The frames of a message whose first number was read."""
+    _check_size(first, most)
+    frames, sizes = unpack(await _receive(source, first))
+    _check_size(first + sum(sizes), most)
+    return [*frames, *[await _receive(source, size) for size in sizes]]
 
 
-async def _receive(source: Source, nbytes: int, most: int = MEMORY_LIMIT) -> memoryview:
-    """The next ``nbytes`` bytes, in memory of their own."""
+def _check_size(nbytes: int, most: int) -> None:
     if nbytes > most:
         raise NotAMessage(
             f"{nbytes:,} bytes are announced, {most:,} at most are expected: either "
             "this is not Dask, or not the same protocol"
         )
+
+
+async def _receive(source: Source, nbytes: int) -> memoryview:
+    """The next ``nbytes`` bytes, in memory of their own."""
     memory = memory_for(nbytes)
     if nbytes:
         await source.receive_exactly(memory)
@@ -139,7 +136,7 @@ async def _receive(source: Source, nbytes: int, most: int = MEMORY_LIMIT) -> mem
 
 
 def unpack(block: memoryview) -> tuple[list[memoryview], Sequence[int]]:
-    """The frames of the first block, and the sizes of the rest.  Raises NotAMessage."""
+    """The frames of the first block, and the sizes of the rest."""
     try:
         (count,) = struct.unpack_from("=Q", block)
         sizes = struct.unpack_from(f"={count}Q", block, NUMBER)

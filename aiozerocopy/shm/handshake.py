@@ -5,9 +5,9 @@ messages are csrc/azc_ring.h's; here they wait for their sockets.  A peer that c
 take part (another user's, of another version, one that only looks whether somebody
 listens) is turned away and does not disturb the listener.
 
-Visitors who have not asked yet do not hold up those who have: up to `VISITORS` are
-listened to at a time, and the one that came first makes room for one more.  A visitor
-who has asked is offered the ring, one at a time, and has `DECISION` to take it.
+The listener hears up to `VISITORS` at a time; one more takes the place of the oldest
+that has asked for nothing yet.  Those who have asked are offered the ring one after the
+other, and each has `DECISION` to take it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from aiozerocopy.shm.ring import Ring
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-
 Path = str | bytes | os.PathLike[str]
 
 log: logging.Logger = logging.getLogger("aiozerocopy")
@@ -54,16 +53,15 @@ VISITORS = 8
 PAUSE = 0.1  # seconds without accepting, when there are no fds
 _AGAIN = -errno.EAGAIN
 
+_HUNG_UP = (ConnectionResetError, "the other side hung up")
+_VERSION = "the other side has another version of the ring's layout"
 _REFUSALS = {
     errno.EACCES: (PermissionError, "the other process is another user's"),
     errno.EPROTO: (ConnectionError, "what is there does not speak this protocol"),
     errno.EPERM: (ConnectionError, "the memory that was offered is not sealed"),
-    errno.EPROTONOSUPPORT: (
-        ConnectionError,
-        "the other side has another version of the ring's layout",
-    ),
-    errno.ECONNRESET: (ConnectionResetError, "the other side hung up"),
-    errno.EPIPE: (ConnectionResetError, "the other side hung up"),
+    errno.EPROTONOSUPPORT: (ConnectionError, _VERSION),
+    errno.ECONNRESET: _HUNG_UP,
+    errno.EPIPE: _HUNG_UP,
 }
 _SAME_ROLE = {
     PRODUCER: "both sides want to send: one of them has to be the consumer",
@@ -83,11 +81,11 @@ def listen_ring(
     """Wait at a path for the other side, and share a ring with it; to be awaited, or
     used with ``async with``.
 
-    This side receives, or sends if ``sends``.  It listens until a process has come with
-    which the ring works; the file is removed then.  The capacity is rounded up to a
-    power of two, 64 KiB at least: `Ring.capacity` tells.  All of that memory is taken
-    at once.  A call that finds nothing to do looks again for ``spin`` microseconds
-    before it sleeps, and holds its event loop up meanwhile.
+    This side receives, or sends if ``sends``.  It listens until a process has taken the
+    ring, and then removes the file.  The capacity is rounded up to a power of two, 64
+    KiB at least (see `Ring.capacity`); all of it is allocated at once.  A call that
+    finds nothing to do looks again for ``spin`` microseconds before it sleeps, which
+    holds its event loop up.
 
     Raises:
         ValueError: a capacity that no ring can have.
@@ -110,7 +108,7 @@ def listen_ring(
             place = f"no memory for a ring of {capacity:,} bytes"
             raise located(error, place) from error
         mode = 0o666 if any_user else 0o600
-        listener = listen_unix(where, mode, BACKLOG, RING_SOCKET[1])
+        listener = listen_unix(where, mode, BACKLOG, socket.SOCK_SEQPACKET)
         try:
             with anyio.fail_after(timeout):
                 async with _visits(listener, role, any_user) as next_visitor:
@@ -181,9 +179,8 @@ async def _visits(
         yield next_visitor
     finally:
         tasks.cancel_scope.cancel()
-        # (the block's own error is not for the task group, which would wrap it)
         try:
-            await undo.aclose()
+            await undo.aclose()  # (without the block's error, which it would wrap)
         finally:
             for sock in (*asked, *visitors):
                 sock.close()
@@ -191,13 +188,13 @@ async def _visits(
 
 async def _is_taken(end: RingEnd, sock: socket.socket, listener: Listener) -> bool:
     """Offer the ring to a visitor; did it take it?"""
-    with sock:
-        try:
+    try:
+        with sock:
             await _offer(sock, end)
-        except OSError as error:
-            _turned_away(listener, error)
-            return False
-        return True
+    except OSError as error:
+        _turned_away(listener, error)
+        return False
+    return True
 
 
 def _turned_away(listener: Listener, error: OSError) -> None:
@@ -252,7 +249,7 @@ def connect_ring(
 
 
 async def _still_listens(where: str | bytes, found: object) -> bool:
-    """False if it is gone in a moment, since it has taken another process."""
+    """False if its file goes within `MOMENT`: it has its ring, with another process."""
     with anyio.move_on_after(MOMENT):
         while _identity(where) == found:  # noqa: ASYNC110 (no event tells)
             await anyio.sleep(AGAIN)
@@ -261,7 +258,7 @@ async def _still_listens(where: str | bytes, found: object) -> bool:
 
 
 def _identity(where: str | bytes) -> object:
-    """Of the file that a listener makes and removes; None if there is none."""
+    """What tells a listener's file from those before and after it; None: no file."""
     try:
         status = os.stat(where)
     except (OSError, ValueError):
@@ -302,35 +299,30 @@ async def _when_ready(sock: socket.socket, step: Callable[[], int]) -> int:
 
 
 async def _hear_ask(sock: socket.socket, role: int, any_user: bool) -> None:
-    """The beginning of the listener's part, on a connection that was accepted.
-
-    Raises: OSError: what it asks for, if anything, cannot be offered.
-    """
+    """Begin the listener's part; raises an OSError if it cannot offer what is asked."""
     number = sock.fileno()
+
+    def check(result: int) -> int:
+        if result < 0:
+            ring_end.refuse(number, result)
+        return _checked(result, role)
+
     with anyio.fail_after(PATIENCE):
         if not any_user:
-            _refusing(number, ring_end.check_user(number))
+            check(ring_end.check_user(number))
         asked = await _when_ready(sock, lambda: ring_end.hear_ask(number))
-        _refusing(number, asked)
-        if asked == role:
-            _refusing(number, -errno.EADDRINUSE, role)
+        check(-errno.EADDRINUSE if asked == role else asked)
 
 
 async def _offer(sock: socket.socket, end: RingEnd) -> None:
-    """The rest of it.
+    """Finish it; raises an OSError if the ring was not taken.
 
-    Raises: OSError: it was not taken.  (The other side may have its memory, though.)
+    The other side may have its memory even then.
     """
     number = sock.fileno()
     with anyio.fail_after(DECISION):
         _checked(end.offer(number))
         _checked(await _when_ready(sock, lambda: end.hear_answer(number)))
-
-
-def _refusing(number: int, result: int, role: int = ANY) -> None:
-    if result < 0:
-        ring_end.refuse(number, result)
-        _checked(result, role)
 
 
 async def _ask(sock: socket.socket, role: int, any_user: bool) -> RingEnd:

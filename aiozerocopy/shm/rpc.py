@@ -7,13 +7,13 @@ The states of a call, on the side that calls
     forgotten   its caller was cancelled, or its time is up: a record says so as soon
                 as there is room for it; an answer that comes later is dropped
 
-Nobody runs in the background.  Of the tasks that wait for an answer one reads the ring,
-hands the answers out, and when it has its own lets another one read.  The first of
-those that wait for room for a call reads too: the other side may take no call until
-there is room for its answers.
+Nothing runs in the background.  One of the tasks that wait for an answer reads the
+ring, hands the answers out, and lets another one read when it has its own.  The first
+of the tasks that wait for room for a call reads too: the other side may take no call
+until there is room for its answers.
 
-On the other side each call is a task of its own, in `serve`.  It takes no more of them
-while many answers wait for room: a caller that does not read them holds up itself only.
+On the other side each call is a task of its own, in `serve`.  It takes no more calls
+while many answers wait for room, so a caller that reads none blocks itself only.
 
 A call travels as one record to ask and one to answer.  A record's payload begins with
 32 bytes, little-endian:
@@ -23,9 +23,8 @@ A call travels as one record to ask and one to answer.  A record's payload begin
     16  u32   kind: 1 a call, 2 forget that call, 3 its result, 4 its error
     20        zeros
 
-Its `type_id` is the method that is called, also in the answer.  What is behind the 32
-bytes are the buffers; of an error, its kind and its text in UTF-8, with a zero byte
-in between.
+Its `type_id` is the method that is called, also in the answer.  The buffers follow the
+32 bytes; of an error, its kind and its text in UTF-8, with a zero byte in between.
 """
 
 from __future__ import annotations
@@ -63,13 +62,13 @@ class _Head(NamedTuple):
     deadline_ns: int
     kind: int
 
-    def pack(self) -> bytes:
-        return _HEAD.pack(*self)
 
-
-def _head_of(record: Record) -> _Head | None:
-    """None: it is too short to be part of a call."""
-    return _Head(*_HEAD.unpack_from(record.view)) if len(record) >= _HEAD.size else None
+def _head_of(record: Record, *kinds: int) -> _Head | None:
+    """None: it is no part of a call, or of another kind."""
+    if len(record) < _HEAD.size:
+        return None
+    head = _Head(*_HEAD.unpack_from(record.view))
+    return head if head.kind in kinds else None
 
 
 class RemoteError(Exception):
@@ -142,6 +141,7 @@ class Rpc(AsyncResource):
         self._forgotten: list[int] = []  # calls, by their numbers
         self._reader: _Call | None = None
         self._failure: Failure[Exception] | None = None
+        self._scopes: dict[int, anyio.CancelScope] = {}  # of the calls that we handle
         self._unsent = 0  # answers that wait for room
         self._room = Change()
         self._asking = anyio.Lock(fast_acquire=True)
@@ -183,12 +183,11 @@ class Rpc(AsyncResource):
                     raise self._failure.again()
                 self._say_forgotten()
                 self._calls[number] = call
-                head = _Head(number, deadline, CALL).pack()
+                head = _HEAD.pack(number, deadline, CALL)
                 await self._ask(call, method, (head, *buffers))
                 await self._answered(call)
         finally:
-            known = self._calls.pop(number, None)
-            if known is not None and call.answer is None:
+            if self._calls.pop(number, None) is not None and call.answer is None:
                 self._forgotten.append(number)
                 self._say_forgotten()
         assert call.answer is not None
@@ -237,8 +236,8 @@ class Rpc(AsyncResource):
 
     def _hand_out(self, record: Record) -> None:
         self._say_forgotten()
-        head = _head_of(record)
-        if head is None or head.kind not in (RESULT, ERROR):
+        head = _head_of(record, RESULT, ERROR)
+        if head is None:
             self._fail(StreamBroken("the other side has sent what is no answer"))
             return
         call = self._calls.get(head.number)
@@ -265,7 +264,7 @@ class Rpc(AsyncResource):
     def _say_forgotten(self) -> None:
         """Tell the other side, as far as there is room for that now."""
         while self._forgotten and self._failure is None:
-            head = _Head(self._forgotten[0], 0, FORGET).pack()
+            head = _HEAD.pack(self._forgotten[0], 0, FORGET)
             try:
                 if not self._requests._try_send([head], 0):
                     return
@@ -292,11 +291,11 @@ class Rpc(AsyncResource):
         """
         if self._requests.sends:
             raise TypeError("this side of the Rpc calls, it does not serve")
-        scopes: dict[int, anyio.CancelScope] = {}
+        self._scopes.clear()  # of calls that were cancelled before they began
         async with anyio.create_task_group() as tasks:
             try:
                 async for record in self._requests:
-                    self._begin(record, handler, scopes, tasks)
+                    self._begin(record, handler, tasks)
                     while self._unsent >= _MOST_UNSENT:
                         await self._room.next()
             except (StreamBroken, StreamClosed) as error:
@@ -309,39 +308,37 @@ class Rpc(AsyncResource):
         self,
         record: Record,
         handler: Callable[[Request], Awaitable[Any]],
-        scopes: dict[int, anyio.CancelScope],
         tasks: TaskGroup,
     ) -> None:
-        head = _head_of(record)
-        if head is None or head.kind not in (CALL, FORGET):
+        head = _head_of(record, CALL, FORGET)
+        if head is None:
             raise StreamBroken("the other side has sent what is no call")
-        if head.kind == CALL and head.number in scopes:
-            raise StreamBroken(
-                f"the other side has called twice with the number {head.number}"
-            )
+        scope = self._scopes.get(head.number)
         if head.kind == FORGET:
-            scope = scopes.get(head.number)
             if scope is not None:
                 scope.cancel()
             return
+        if scope is not None:
+            raise StreamBroken(
+                f"the other side has called twice with the number {head.number}"
+            )
         deadline = head.deadline_ns / 1e9 if head.deadline_ns else None
         request = Request(record, deadline)
         record.release()
-        scope = scopes[head.number] = anyio.CancelScope()
+        scope = self._scopes[head.number] = anyio.CancelScope()
         if deadline is not None:
             scope.deadline = anyio.current_time() + deadline - time.monotonic()
-        tasks.start_soon(self._handle, head.number, request, handler, scopes)
+        tasks.start_soon(self._handle, head.number, request, handler)
 
     async def _handle(
         self,
         number: int,
         request: Request,
         handler: Callable[[Request], Awaitable[Any]],
-        scopes: dict[int, anyio.CancelScope],
     ) -> None:
         method = request.method
         try:
-            with scopes[number]:
+            with self._scopes[number]:
                 try:
                     kind, buffers = RESULT, _buffers(await handler(request))
                 except Exception as error:
@@ -350,17 +347,17 @@ class Rpc(AsyncResource):
                     del request
                 await self._reply(number, kind, buffers, method)
         finally:
-            scopes.pop(number, None)
+            self._scopes.pop(number, None)
 
     async def _reply(
         self, number: int, kind: int, buffers: tuple[Any, ...], method: int
     ) -> None:
         self._unsent += 1
         try:
-            head = _Head(number, 0, kind).pack()
+            head = _HEAD.pack(number, 0, kind)
             await self._replies.send(head, *buffers, type_id=method)
         except (TypeError, ValueError, BufferError) as error:  # it cannot be sent
-            head = _Head(number, 0, ERROR).pack()
+            head = _HEAD.pack(number, 0, ERROR)
             await self._replies.send(head, _worded(error), type_id=method)
         except (StreamBroken, StreamClosed):
             return  # the other ring tells `serve`

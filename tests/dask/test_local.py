@@ -508,7 +508,7 @@ async def test_message_that_comes_again_is_taken_from_the_socket(fds: int) -> No
     if fds == 1:  # it has the pipe, which ends in the middle
         await ends_in_error(other.read())
     else:
-        frames = await other.stream.receive_frames()
+        frames = await other.stream.receive_frames(LARGE)
         assert bytes(frames[0]) == b"\x80"
     peer.close()
     one.abort()
