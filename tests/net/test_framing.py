@@ -534,9 +534,6 @@ async def test_cancelled_send_over_a_foreign_stream_breaks_the_sender() -> None:
         one.abort()
 
 
-# ---- over TLS -----------------------------------------------------------------------
-
-
 # ---- readers in other languages -----------------------------------------------------
 
 

@@ -815,17 +815,6 @@ async def test_all_errors() -> None:
         assert [type(error) for error in errors] == [ConnectionRefusedError]
 
 
-@both_loops
-async def test_interleaved() -> None:
-    from aiozerocopy._net.connecting import interleaved
-
-    six, four = socket.AF_INET6, socket.AF_INET
-    found: Any = [(six, 1), (six, 2), (six, 3), (four, 4), (four, 5)]
-    for first, order in ((1, [1, 4, 2, 5, 3]), (2, [1, 2, 4, 3, 5])):
-        numbers: list[Any] = [at for _, at in interleaved(found, first)]
-        assert numbers == order
-
-
 # ---- streams ------------------------------------------------------------------------
 
 
