@@ -65,6 +65,7 @@ class Operation:
     done: bool = False
     has_room: bool = False  # set when a `put` that waited is within the channel's limit
     is_newer: bool = False  # it carries another message now: see `move_to_copy`
+    is_receive: bool = False
     sent: int = 0  # bytes that are out; of a receive, have come
     taken: int = 0  # of a receive: those that had come before
     total: int = 0
@@ -136,6 +137,7 @@ class Operation:
             self.taken + self.total,
             broken=self.outcome != lib.AZC_REFUSED,
             at_least=self.outcome == lib.AZC_UNKNOWN,
+            received=self.is_receive,
         )
 
     def raise_if_failed(self) -> None:

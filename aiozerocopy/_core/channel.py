@@ -104,10 +104,15 @@ class Channel(OfOneProcess):
         lib.azc_get_stats(self.id, stats)
         return stats
 
-    def refused(self, status: int, total: int, taken: int = 0) -> Exception:
-        """The exception for a message or receive that was never queued."""
-        broken = self.stats().error != 0
-        return error_of(status, taken, taken + total, broken=broken)
+    def refused(self, status: int, total: int, taken: int | None = None) -> Exception:
+        """The exception for a message that was never queued; or, with the number of
+        bytes that it had taken, for a receive."""
+        done = taken or 0
+        return error_of(
+            *(status, done, done + total),
+            broken=self.stats().error != 0,
+            received=taken is not None,
+        )
 
     # -- submitting -------------------------------------------------------------------
 

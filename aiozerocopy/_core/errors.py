@@ -55,7 +55,7 @@ class IncompleteReceive(anyio.IncompleteRead):
         self.rest = rest
 
 
-BAD_MEMORY = "the buffer's memory cannot be read (a mapping beyond its file's end?)"
+BAD_MEMORY = "the buffer's memory cannot be used (a mapping beyond its file's end?)"
 
 _CLOSED = {
     errno.ESHUTDOWN: "the stream is closed",
@@ -85,17 +85,19 @@ def error_of(
     *,
     broken: bool = True,
     at_least: bool = False,
+    received: bool = False,
 ) -> Exception:
     """The exception for a ``-errno`` of the C helper.
 
     ``broken`` says that the stream itself failed, not only this call; ``at_least``
-    that more than ``sent`` bytes may have gone out.
+    that more than ``sent`` bytes may have gone out; ``received`` that they came in.
     """
     code = -status
     if code in _CLOSED:
         return StreamClosed(_CLOSED[code])
     if code == errno.EFAULT and not broken:
-        return BufferError(f"{BAD_MEMORY}; nothing was sent")
+        done = "received" if received else "sent"
+        return BufferError(f"{BAD_MEMORY}; nothing was {done}")
     if code == errno.ETOOMANYREFS and not broken:
         return OSError(code, "too many fds are on their way; nothing was sent")
     if code == errno.ENOMEM and not broken:
@@ -103,7 +105,8 @@ def error_of(
     text = _BROKEN.get(code) or os.strerror(code)
     if total:
         count = f"at least {sent:,}" if at_least else f"{sent:,}"
-        text = f"{text}: {count} of {total:,} bytes of this message were sent"
+        done = "were received" if received else "of this message were sent"
+        text = f"{text}: {count} of {total:,} bytes {done}"
     return broken_by(code, text, sent, total)
 
 

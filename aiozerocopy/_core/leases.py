@@ -107,14 +107,15 @@ class Lease(Lent):
 
 
 def memory_of(buffer: Any) -> Any:
-    """The view of what was lent, or the buffer itself: what has the buffer protocol."""
+    """Return the view of what was lent, or the buffer itself."""
     return buffer.view if isinstance(buffer, Lent) else buffer
 
 
 def buffer_of(memory: Any, *, writable: bool = False) -> Any:
-    """The same, and of a tensor, which has no buffer protocol but DLPack, an array.
+    """Return an object with the buffer protocol: the view of what was lent, an array
+    over a tensor (which has DLPack instead), or the memory itself.
 
-    Raises: TypeError: neither; others as `tensor_memory`.
+    Raises: TypeError: it has neither; others as `tensor_memory`.
     """
     memory = memory_of(memory)
     try:

@@ -45,6 +45,7 @@ class Reception(Operation):
     """One receive.  It unpins its memory itself, after it has looked at the bytes."""
 
     is_kept = False
+    is_receive = True
     fds: Any = None  # where fds are stored that come with the bytes
 
     @property
@@ -206,13 +207,15 @@ class ReceiveStream(Bound, ByteReceiveStream):
                 least = n = len(view)
                 if need is not None:
                     least = need
-                if self._may_receive_now(n) and n and fds is None:
+                yields = self._budget_is_spent(n)
+                waits = yields or self._unread or self._loop is NOWHERE
+                if n and fds is None and not waits:
                     now = receive_now(self._in.id, view, n, come)
                     if now >= least:
                         return result(view, now)
                 reception = Reception(waiter.port, [] if fds is None else [fds])
                 reception.fds = fds
-                n = await self._fill(waiter, reception, view, least)
+                n = await self._fill(waiter, reception, view, least, yields)
                 received = result(view, n)
                 reception.views.clear()
                 self._reception = None
@@ -224,22 +227,14 @@ class ReceiveStream(Bound, ByteReceiveStream):
             await self._keep(waiter, reception, view, error)
             raise
 
-    def _may_receive_now(self, n: int) -> bool:
-        """Not if something comes before, or it is time to yield to the loop."""
-        self._spent += 1 + (n >> 12)
-        if self._spent >= self._budget or self._unread:
-            return False
-        return self._loop is not NOWHERE
-
     async def _fill(
-        self, waiter: Waiter, reception: Reception, view: Any, need: int
+        self, waiter: Waiter, reception: Reception, view: Any, need: int, yields: bool
     ) -> int:
         self._reception = reception
         reception.views.append(view)
         # (one statement: no signal handler runs between the two stores)
         reception.taken, self._come[0] = self._come[0], 0
-        if self._spent >= self._budget or len(view) == 0:
-            self._spent = 0
+        if yields or len(view) == 0:
             await waiter.checkpoint()
             self._enter()  # it may be closed by now
         if self._unread:
@@ -276,10 +271,8 @@ class ReceiveStream(Bound, ByteReceiveStream):
     ) -> None:
         """The call was interrupted: keep what has arrived, then unpin the memory."""
         if n := self._come[0]:
-            self._unread, self._come[0] = (
-                content(view, n) + self._unread,
-                0,
-            )  # (as in _fill)
+            unread = content(view, n) + self._unread
+            self._unread, self._come[0] = unread, 0  # (as in _fill)
         if reception is None:
             unpin([view])
             return
@@ -288,8 +281,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
         elif not self._in.take_back(waiter.port, reception):
             await waiter.wait_shielded(reception)
         if reception.done:
-            # (IncompleteReceive says itself how many bytes the caller has got)
-            n = reception.received
+            n = reception.received  # (after IncompleteReceive the caller has them)
             if n and not (reception.is_kept or isinstance(error, IncompleteReceive)):
                 unread = content(view, n) + self._unread
                 self._unread, reception.is_kept = unread, True  # (as in _fill)

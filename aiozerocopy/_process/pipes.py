@@ -42,7 +42,7 @@ class Lines(io.FileIO):
     """Our end of a pipe, whose reads do not block."""
 
     def __del__(self) -> None:
-        self.close()  # without a warning: that is for who has the process
+        self.close()  # without FileIO's warning: the owner is warned of the process
 
 
 class ChildPipes:

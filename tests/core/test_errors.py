@@ -71,7 +71,7 @@ def test_closed(code: int, words: str, broken: bool) -> None:
 @pytest.mark.parametrize(
     ("code", "kind", "words"),
     [
-        (errno.EFAULT, BufferError, "cannot be read"),
+        (errno.EFAULT, BufferError, "cannot be used"),
         (errno.ETOOMANYREFS, OSError, "too many fds"),
         (errno.ENOMEM, MemoryError, "no memory to queue"),
     ],
@@ -108,6 +108,13 @@ def test_broken(code: int, words: str, broken: bool) -> None:
 def test_what_is_not_known_exactly() -> None:
     assert "at least 3 of 5 bytes" in str(error_of(-errno.EPIPE, 3, 5, at_least=True))
     assert str(error_of(-errno.EPIPE)) == "the reader is gone"
+
+
+def test_of_a_receive() -> None:
+    broken = error_of(-errno.ECONNRESET, 3, 5, received=True)
+    assert str(broken).endswith(": 3 of 5 bytes were received")
+    refused = error_of(-errno.EFAULT, 0, 5, broken=False, received=True)
+    assert str(refused).endswith("; nothing was received")
 
 
 # ---- what is remembered of it --------------------------------------------------------

@@ -159,6 +159,7 @@ class TestErrors:
             error = receiving.error
             assert isinstance(error, StreamBroken)
             assert (error.bytes_sent, error.total) == (3, 10)
+            assert str(error).endswith(": 3 of 10 bytes were received")
             assert await stream.receive() == b"abc"
 
 
