@@ -139,6 +139,8 @@ async def test_all_come_without_anybody_who_waits(
         received = b"".join([(await pictures.take())[0] for _ in range(5)])
         with pytest.raises(anyio.BusyResourceError):
             await stream.receive()
+        with pytest.raises(anyio.BusyResourceError):
+            Pictures(stream)
         assert received + await pictures.rest() == data
 
 
@@ -158,14 +160,6 @@ def known_to(stream: ReceiveStream) -> list[object]:
     """The receives that its loop waits to hear of."""
     operations = stream._enter().port.operations.values()
     return [one for one in operations if isinstance(one, Coming)]
-
-
-async def test_nobody_else_may_be_receiving(
-    empty: tuple[Pictures, SendStream],
-) -> None:
-    pictures, _ = empty
-    with pytest.raises(anyio.BusyResourceError):
-        Pictures(pictures._stream)
 
 
 async def test_memory_that_cannot_be_used(empty: tuple[Pictures, SendStream]) -> None:
@@ -240,27 +234,20 @@ async def test_nothing_of_what_was_there_already_is_left(
 
 
 @pytest.mark.every_loop
-async def test_given_up_while_somebody_waits(
-    empty: tuple[Pictures, SendStream],
+@pytest.mark.parametrize("given_up", [True, False])
+async def test_ended_while_somebody_waits(
+    given_up: bool, empty: tuple[Pictures, SendStream]
 ) -> None:
     pictures, writer = empty
     pictures.begin_some(1)
     async with anyio.create_task_group() as tasks:
         taking = attempt(tasks, pictures.take)
         await others_wait()
-        pictures.clear()
-        await writer.send(PLANES)
-    assert isinstance(taking.error, StreamClosed)
-
-
-@pytest.mark.every_loop
-async def test_closed_without_giving_up(empty: tuple[Pictures, SendStream]) -> None:
-    pictures, _ = empty
-    pictures.begin_some(1)
-    async with anyio.create_task_group() as tasks:
-        taking = attempt(tasks, pictures.take)
-        await others_wait()
-        await pictures._stream.aclose()
+        if given_up:
+            pictures.clear()
+            await writer.send(PLANES)
+        else:
+            await pictures._stream.aclose()
     assert isinstance(taking.error, StreamClosed)
 
 

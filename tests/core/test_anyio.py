@@ -6,6 +6,7 @@ import asyncio
 import socket
 import struct
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -27,7 +28,7 @@ from aiozerocopy.streams import _plain_address
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
 
@@ -254,44 +255,29 @@ class TestAsyncio:
         assert checker.counts == {1: 10}
 
 
-class TestTrio:
-    """With nothing but trio's own words."""
-
-    def test_every_call_is_a_checkpoint(self) -> None:
-        trio = pytest.importorskip("trio")
-        pytest.importorskip("trio.testing")
-
-        async def main() -> None:
-            ours, theirs = azc.socketpair()
-            async with ours, theirs:
-                with trio.testing.assert_checkpoints():
-                    await ours.send(b"x")
-                with trio.testing.assert_checkpoints():
-                    await ours.put(b"x")
-                with trio.testing.assert_checkpoints():
-                    await ours.flush()
-                with trio.testing.assert_checkpoints():
-                    await ours.send_many([b"x"])
-                with trio.testing.assert_checkpoints():
-                    await theirs.receive()
-                for _ in range(2):
-                    with trio.testing.assert_checkpoints():
-                        await ours.send_eof()
-                for _ in range(2):
-                    with trio.testing.assert_checkpoints():
-                        await ours.aclose()
-            reader, writer = azc.pipe()
-            for _ in range(2):
-                for each in (reader, writer):
-                    with trio.testing.assert_checkpoints():
-                        await each.aclose()
-            ours, theirs = azc.socketpair()
-            async with ours, theirs:
-                with trio.CancelScope() as scope:
-                    scope.cancel()
-                    await ours.send(b"never")
-                assert scope.cancelled_caught
-                await ours.send(b"y")
-                assert await theirs.receive() == b"y"
-
-        trio.run(main)
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
+async def test_every_call_is_a_checkpoint_of_trio() -> None:
+    trio = pytest.importorskip("trio")
+    pytest.importorskip("trio.testing")
+    ours, theirs = azc.socketpair()
+    closes = [each.aclose for each in (ours, theirs, *azc.pipe()) for _ in range(2)]
+    calls: list[Callable[[], Awaitable[object]]] = [
+        partial(ours.send, b"x"),
+        partial(ours.put, b"x"),
+        ours.flush,
+        partial(ours.send_many, [b"x"]),
+        theirs.receive,
+        *(ours.send_eof, ours.send_eof),
+        *closes,
+    ]
+    for call in calls:
+        with trio.testing.assert_checkpoints():
+            await call()
+    async with azc.socketpair() as (ours, theirs):
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await ours.send(b"never")
+        assert scope.cancelled_caught
+        await ours.send(b"y")
+        assert await theirs.receive() == b"y"

@@ -46,31 +46,25 @@ class TestBinding:
         assert stream.lane == "copy"
         assert repr(stream) == f"<SendStream fd={stream.fileno()}>"
 
-    async def test_it_joins_after_an_interruption(
+    def test_it_joins_after_an_interruption_and_be_it_another_loop(
         self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def interrupt(*_: object) -> Any:
             raise KeyboardInterrupt
 
-        with monkeypatch.context() as patched:
-            patched.setattr(Waiter, "join", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                stream._enter()
-        waiter = stream._enter()
-        assert waiter._users == {stream._key}
-        await stream.send(b"x")
+        async def enter() -> None:
+            with monkeypatch.context() as patched:
+                patched.setattr(Waiter, "join", interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    stream._enter()
 
-    def test_after_an_interruption_another_loop_may_have_it(
-        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def interrupt(*_: object) -> Any:
-            raise KeyboardInterrupt
+        async def enter_twice() -> None:
+            await enter()
+            assert stream._enter()._users == {stream._key}
+            await stream.send(b"x")
 
-        with monkeypatch.context() as patched:
-            patched.setattr(Waiter, "join", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                asyncio.run(stream.send(b"x"))
-        asyncio.run(stream.send(b"x"))
+        asyncio.run(enter())
+        asyncio.run(enter_twice())
         assert stream.stats.messages_sent == 1
 
     async def test_the_child_of_a_fork_has_none(

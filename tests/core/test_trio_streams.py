@@ -22,6 +22,8 @@ np = pytest.importorskip("numpy")  # (it starts threads)
 trio = pytest.importorskip("trio")
 trio_testing = pytest.importorskip("trio.testing")
 
+pytestmark = pytest.mark.anyio
+
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
 
     Pair = tuple[Any, Any]
     Maker = Callable[[], Awaitable[Pair]]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "trio"
 
 
 # ---- trio's own checks ------------------------------------------------------------
@@ -79,27 +86,27 @@ def tcp(tmp_path: Path) -> Any:
         yield make
 
 
-def test_check_one_way_stream() -> None:
-    trio.run(trio_testing.check_one_way_stream, pipe, clogged(pipe))
+async def test_check_one_way_stream() -> None:
+    await trio_testing.check_one_way_stream(pipe, clogged(pipe))
 
 
-def test_check_two_way_stream() -> None:
-    trio.run(trio_testing.check_two_way_stream, sockets, clogged(sockets))
+async def test_check_two_way_stream() -> None:
+    await trio_testing.check_two_way_stream(sockets, clogged(sockets))
 
 
-def test_check_half_closeable_stream() -> None:
-    trio.run(trio_testing.check_half_closeable_stream, sockets, clogged(sockets))
+async def test_check_half_closeable_stream() -> None:
+    await trio_testing.check_half_closeable_stream(sockets, clogged(sockets))
 
 
-def test_check_half_closeable_stream_over_tcp(tcp: Maker) -> None:
+async def test_check_half_closeable_stream_over_tcp(tcp: Maker) -> None:
     """(No TCP connection stays clogged for sure: in time some more goes through.)"""
-    trio.run(trio_testing.check_half_closeable_stream, tcp, None)
+    await trio_testing.check_half_closeable_stream(tcp, None)
 
 
 # ---- what they do not look at ------------------------------------------------------
 
 
-def test_ssl_stream(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+async def test_ssl_stream(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     data = bytes(message(1, 0, BIG))
     received = bytearray()
 
@@ -111,50 +118,41 @@ def test_ssl_stream(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
                 if len(received) == len(data):
                     await server.send_all(b"all of it")
 
-    async def main() -> None:
-        ours, theirs = await sockets()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve, theirs)
-            client = trio.SSLStream(ours, tls[1], server_hostname="localhost")
-            async with client:
-                await client.send_all(data)
-                assert await client.receive_some() == b"all of it"
-
-    trio.run(main)
+    ours, theirs = await sockets()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve, theirs)
+        client = trio.SSLStream(ours, tls[1], server_hostname="localhost")
+        async with client:
+            await client.send_all(data)
+            assert await client.receive_some() == b"all of it"
     assert received == data
 
 
-def test_room_in_a_regular_file(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with azc.as_trio(azc.open_writer((tmp_path / "f").open("wb"))) as sender:
-            with trio_testing.assert_checkpoints():
-                await sender.wait_send_all_might_not_block()
-            await sender.send_all(b"x")
-
-    trio.run(main)
+async def test_room_in_a_regular_file(tmp_path: Path) -> None:
+    async with azc.as_trio(azc.open_writer((tmp_path / "f").open("wb"))) as sender:
+        with trio_testing.assert_checkpoints():
+            await sender.wait_send_all_might_not_block()
+        await sender.send_all(b"x")
     assert (tmp_path / "f").read_bytes() == b"x"
 
 
 @pytest.mark.parametrize("end", ["aclose", "abort"])
-def test_who_waits_for_the_fd_is_told(end: str) -> None:
-    async def main() -> None:
-        ours, theirs = azc.socketpair()
+async def test_who_waits_for_the_fd_is_told(end: str) -> None:
+    ours, theirs = azc.socketpair()
 
-        async def wait(wait_for: Callable[[int], Awaitable[object]]) -> None:
-            with pytest.raises(trio.ClosedResourceError):
-                await wait_for(ours.fileno())
+    async def wait(wait_for: Callable[[int], Awaitable[object]]) -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await wait_for(ours.fileno())
 
-        fill(azc.as_trio(ours).fileno())
-        async with theirs, trio.open_nursery() as nursery:
-            nursery.start_soon(wait, trio.lowlevel.wait_readable)
-            nursery.start_soon(wait, trio.lowlevel.wait_writable)
-            await trio_testing.wait_all_tasks_blocked()
-            if end == "aclose":
-                await ours.aclose()
-            else:
-                ours.abort()
-
-    trio.run(main)
+    fill(azc.as_trio(ours).fileno())
+    async with theirs, trio.open_nursery() as nursery:
+        nursery.start_soon(wait, trio.lowlevel.wait_readable)
+        nursery.start_soon(wait, trio.lowlevel.wait_writable)
+        await trio_testing.wait_all_tasks_blocked()
+        if end == "aclose":
+            await ours.aclose()
+        else:
+            ours.abort()
 
 
 def test_a_stream_ends_also_while_trio_is_being_imported(
@@ -167,36 +165,30 @@ def test_a_stream_ends_also_while_trio_is_being_imported(
         assert stream.fileno() == -1
 
 
-def test_errors_keep_their_cause() -> None:
-    async def main() -> None:
-        sender, receiver = await pipe()
-        async with sender:
-            await receiver.aclose()
-            with pytest.raises(trio.BrokenResourceError, match="0 of 1 bytes") as told:
-                await sender.send_all(b"x")
-            assert isinstance(told.value.__cause__, azc.StreamBroken)
-            assert isinstance(told.value.__cause__.__cause__, BrokenPipeError)
-        with pytest.raises(trio.ClosedResourceError, match="is closed"):
+async def test_errors_keep_their_cause() -> None:
+    sender, receiver = await pipe()
+    async with sender:
+        await receiver.aclose()
+        with pytest.raises(trio.BrokenResourceError, match="0 of 1 bytes") as told:
             await sender.send_all(b"x")
+        assert isinstance(told.value.__cause__, azc.StreamBroken)
+        assert isinstance(told.value.__cause__.__cause__, BrokenPipeError)
+    with pytest.raises(trio.ClosedResourceError, match="is closed"):
+        await sender.send_all(b"x")
 
-    trio.run(main)
 
-
-def test_the_stream_itself_refuses_a_second_sender_too() -> None:
-    async def main() -> None:
-        sender, receiver = await sockets()
-        async with receiver, trio.open_nursery() as nursery:
-            nursery.start_soon(sender.send_all, message(1, 0, BIG))
-            await trio_testing.wait_all_tasks_blocked()
-            with pytest.raises(trio.BusyResourceError, match="already writing to"):
-                await sender.send_all(b"x")
-            with pytest.raises(anyio.BusyResourceError, match="already writing to"):
-                await sender._sender.send(b"x")
-            nursery.cancel_scope.cancel()
-        with trio.move_on_after(0):
-            await sender.aclose()
-
-    trio.run(main)
+async def test_the_stream_itself_refuses_a_second_sender_too() -> None:
+    sender, receiver = await sockets()
+    async with receiver, trio.open_nursery() as nursery:
+        nursery.start_soon(sender.send_all, message(1, 0, BIG))
+        await trio_testing.wait_all_tasks_blocked()
+        with pytest.raises(trio.BusyResourceError, match="already writing to"):
+            await sender.send_all(b"x")
+        with pytest.raises(anyio.BusyResourceError, match="already writing to"):
+            await sender._sender.send(b"x")
+        nursery.cancel_scope.cancel()
+    with trio.move_on_after(0):
+        await sender.aclose()
 
 
 def test_what_is_no_stream() -> None:
