@@ -42,8 +42,8 @@ from aiozerocopy.web.request import (
     fields_of,
     joined,
 )
-from aiozerocopy.web.settings import check
-from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
+from aiozerocopy.web.settings import MODES, PATIENCE, VIEWERS, check
+from aiozerocopy.web.site import Site
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping, Sequence

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     Route = Callable[[Exchange, Request], Awaitable[None]]
 
-# In the order in which a browser should try them, and where they are.
 PATHS = {"h264": "/h264", "mjpeg": "/stream.mjpg", "raw": "/raw"}
 
 SPARE = 64  # connections beside those of the viewers, and as many more
@@ -56,8 +55,6 @@ class Modes:
         """Raises: ValueError, for an unknown mode, or if none can be offered here."""
         check(hub=hub, modes=modes, quality=quality, patience=patience)
         check(max_per_address=share)
-        if not modes or set(modes) - set(PATHS):
-            raise ValueError(f"modes are some of {', '.join(PATHS)}, not {list(modes)}")
         self._hub = hub
         self._patience = patience
         # Of our server's connections.  Others' servers show who is to be seated.

@@ -24,8 +24,8 @@ from aiozerocopy.web.exchange import (
 from aiozerocopy.web.guard import Guard
 from aiozerocopy.web.modes import Modes
 from aiozerocopy.web.request import COMMON_HEADERS, Refused, Request, fields_of, joined
-from aiozerocopy.web.settings import check
-from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
+from aiozerocopy.web.settings import MODES, PATIENCE, VIEWERS, check
+from aiozerocopy.web.site import Site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -20,8 +20,8 @@ from aiozerocopy.web.guard import Guard
 from aiozerocopy.web.http import READ_SIZE, HttpConnection
 from aiozerocopy.web.modes import Modes, seated
 from aiozerocopy.web.request import Refused
-from aiozerocopy.web.settings import check
-from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
+from aiozerocopy.web.settings import MODES, PATIENCE, VIEWERS, check
+from aiozerocopy.web.site import Site
 from aiozerocopy.web.websocket import WebSocket
 
 if TYPE_CHECKING:

@@ -11,6 +11,10 @@ from aiozerocopy.broadcast import Broadcast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+MODES = ("h264", "mjpeg", "raw")  # in the order in which a browser should try them
+PATIENCE = 15.0  # seconds that one frame may take to a viewer
+VIEWERS = 256
+
 _NONE = type(None)
 _MANY = (list, tuple, set, frozenset)
 
@@ -27,6 +31,10 @@ def _are_texts(value: Any) -> bool:
     return all(isinstance(each, str) and each for each in value)
 
 
+def _are_modes(value: Any) -> bool:
+    return bool(value) and set(value) <= set(MODES)
+
+
 def _are_origins(value: Any) -> bool:
     return _are_texts(value) and all("://" in each for each in value)
 
@@ -39,7 +47,7 @@ CHECKS: dict[str, tuple[tuple[type, ...], Callable[[Any], bool], str]] = {
     "port": ((int,), range(LAST_PORT + 1).__contains__, f"a number up to {LAST_PORT}"),
     "token": ((str, list, tuple, _NONE), _are_texts, "a text or a list of texts"),
     "title": ((str,), _any, "a text"),
-    "modes": (_MANY, _are_texts, 'a list of texts, such as ["raw"]'),
+    "modes": (_MANY, _are_modes, f"some of {', '.join(MODES)}"),
     "hosts": (_MANY, _are_texts, 'a list of names, such as ["tv.example"]'),
     "origins": (_MANY, _are_origins, 'a list such as ["https://tv.example"]'),
     "quality": ((int,), range(1, 101).__contains__, "a whole number, 1 to 100"),

@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 
 from aiozerocopy.web import assets
 from aiozerocopy.web.exchange import PEER_LEFT
-from aiozerocopy.web.modes import PATHS, Modes
 from aiozerocopy.web.request import Refused, refuse_body
 from aiozerocopy.web.settings import check
 
@@ -20,12 +19,9 @@ if TYPE_CHECKING:
     from aiozerocopy.broadcast import Broadcast
     from aiozerocopy.web.exchange import Exchange
     from aiozerocopy.web.guard import Guard
-    from aiozerocopy.web.modes import Route
+    from aiozerocopy.web.modes import Modes, Route
     from aiozerocopy.web.request import Request
 
-MODES = tuple(PATHS)
-PATIENCE = 15.0  # seconds that one frame may take to a viewer
-VIEWERS = 256
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 from typing import Any
 
 import anyio
 import pytest
 from asgi_server import HTTP, WEBSOCKET, Call, calling
-from interruption import Interruption, Lines, Place, shown
 from links import others_wait, until
 from web_client import BIG, HEADER, needs_jpeg, number_of, picture
 
 from aiozerocopy import web
 from aiozerocopy._net.foreign_streams import PIECE
 from aiozerocopy.broadcast import Broadcast
-from aiozerocopy.web import jpeg
 
 pytestmark = pytest.mark.anyio
 
@@ -232,22 +228,6 @@ async def test_a_viewer_who_leaves_or_is_cancelled_is_forgotten(
     await until(lambda: hub.clients == ())
 
 
-@needs_jpeg
-async def test_multipart_stream(hub: Broadcast) -> None:
-    app = web.app(hub)
-    async with calling(app, HTTP, "/stream.mjpg") as call:
-        for number in range(2):
-            await hub.publish(picture(number))
-            await call.shows(number + 1)
-        app.close()
-        await until(lambda: call.done)
-    assert call.headers["content-type"] == jpeg.CONTENT_TYPE
-    assert "content-length" not in call.headers
-    assert call.body.count(b"\xff\xd8") == 2
-    assert not call.said[-1].get("more_body")
-    assert all(message.get("more_body") for message in call.said[1:-1])
-
-
 @pytest.mark.every_loop
 @pytest.mark.parametrize("path", ["/raw", "/h264"])
 async def test_the_end_of_the_hub_is_told(path: str) -> None:
@@ -301,34 +281,3 @@ async def test_its_own_lifespan(hub: Broadcast) -> None:
             await until(lambda: life.done and call.done)
             assert call.said[-1]["code"] == 1001
     assert life.kinds[-1] == "lifespan.shutdown.complete"
-
-
-class Nobody:
-    """An exchange that is not used, and its request."""
-
-    guest = None
-    peer = ""
-
-
-def admit_one(app: web.WebApp, at: Place | None) -> Lines:
-    """Step through an admission, in which a signal's exception comes at this line."""
-
-    async def show(*_: object) -> None:
-        """Nothing."""
-
-    exchange: Any = Nobody()
-    with Lines(at, rooms=("web.modes",)) as lines:
-        admission = app._modes._admit(show, exchange, exchange)
-        with contextlib.suppress(StopIteration, Interruption):
-            admission.send(None)
-    return lines
-
-
-async def test_a_signal_keeps_no_place() -> None:
-    app = web.app(Broadcast(), modes=["raw"], max_viewers=1)
-    seen = admit_one(app, None).seen
-    assert len(seen) > 5
-    for place in seen:
-        admit_one(app, place)
-        gc.collect()
-        assert not app._modes.is_full, shown(place)

@@ -234,17 +234,6 @@ async def test_a_name_that_is_no_text(film: Path) -> None:
         assert answer.body == DATA
 
 
-@pytest.mark.every_loop
-async def test_client_that_leaves(film: Path) -> None:
-    os.truncate(film, 1 << 30)
-    async with serving(film) as server:
-        async with connected(server) as stream:
-            await stream.send(asking("/file", "Connection: close"))
-            await stream.receive()
-        await until(lambda: server._server.connections == 0)
-        assert (await ask(server, "/file", "Range: bytes=0-9")).body == DATA[:10]
-
-
 async def test_file_that_cannot_be_served(tmp_path: Path) -> None:
     async with Broadcast() as hub:
         for wrong in (tmp_path / "nothing", tmp_path):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import inspect
-import os
-import random
 import re
 import socket
 import struct
@@ -19,13 +17,11 @@ import numpy as np
 import pytest
 from links import until
 from web_client import (
-    END_OF_JPEG,
     KEY,
     Answer,
     ask,
     asking,
     connected,
-    needs_jpeg,
     outlast,
     picture,
     publishing,
@@ -42,7 +38,6 @@ from aiozerocopy import web
 from aiozerocopy._net.admission import Guest
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import assets, http, modes, websocket
-from aiozerocopy.web.request import Refused
 
 if TYPE_CHECKING:
     import ssl
@@ -82,23 +77,12 @@ async def test_the_page_is_served_as_a_whole(hub: Broadcast) -> None:
 
 
 async def test_requests_on_one_connection_with_empty_lines_before_them(
-    hub: Broadcast,
+    to: web.WebServer,
 ) -> None:
-    async with web.serve(hub) as to:
-        data = await say(
-            to,
-            asking()
-            + b"\r\n"
-            + asking()
-            + b"\r\n\n\r\n"
-            + asking("/", "Connection: close"),
-        )
-    assert data.count(b"HTTP/1.1 200 OK") == 3
-
-
-async def test_lines_may_end_without_cr(to: web.WebServer) -> None:
-    request = asking("/healthz", "Connection: close").replace(b"\r\n", b"\n")
-    assert Answer(await say(to, request)).status == 200
+    """The last one's lines end without CR."""
+    last = asking("/", "Connection: close").replace(b"\r\n", b"\n")
+    requests = asking() + b"\r\n" + asking() + b"\r\n\n\r\n" + last
+    assert (await say(to, requests)).count(b"HTTP/1.1 200 OK") == 3
 
 
 async def test_http_1_0_keeps_the_connection_if_asked(hub: Broadcast) -> None:
@@ -116,44 +100,6 @@ async def test_http_1_0_keeps_the_connection_if_asked(hub: Broadcast) -> None:
         assert last.body == b"ok\n"
 
 
-def test_urls() -> None:
-    def url(host: str | None, token: str | None = None) -> str:
-        made = web.serve(Broadcast(), host, token=token)
-        made._server._listeners = [_Listening()]  # type: ignore[list-item]
-        text = made.url
-        made._server._listeners = []
-        return text
-
-    assert url("127.0.0.1") == "http://127.0.0.1:80/"
-    assert url("::1") == "http://[::1]:80/"
-    assert url("0.0.0.0") == "http://localhost:80/"
-    assert url(None, "a b") == "http://localhost:80/?token=a+b"
-
-
-class _Listening:
-    address = ("127.0.0.1", 80)
-
-
-def test_modes_that_do_not_exist() -> None:
-    with pytest.raises(ValueError, match="modes are some of h264, mjpeg, raw"):
-        web.serve(Broadcast(), modes=["telepathy"])
-    with pytest.raises(ValueError, match="modes are some of"):
-        web.serve(Broadcast(), modes=[])
-
-
-# ---- streams ---------------------------------------------------------------------
-
-
-@needs_jpeg
-async def test_the_end_of_the_server_ends_the_jpegs(hub: Broadcast) -> None:
-    async with web.serve(hub) as to, connected(to) as stream:
-        await stream.send(asking("/stream.mjpg"))
-        await hub.publish(picture())
-        await until_seen(stream, END_OF_JPEG)
-        await to.aclose()
-        assert (await rest(stream)).endswith(b"0\r\n\r\n")
-
-
 # ---- bad input -------------------------------------------------------------------
 
 
@@ -168,24 +114,17 @@ REFUSED = [
     (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
     (b"GET / HTTP/0.9\r\n\r\n", 505),
     (b"GET http://evil.example/ HTTP/1.1\r\nHost: localhost\r\n\r\n", 403),
-    (b"GET /?a&" + b"a=1&" * 99 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
     (b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"x" * 30_000, 431),
     (b"G" * 30_000, 431),
     (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 10_000, 431),
-    (asking("/", method="POST"), 405),
     (asking("/", method="BREW"), 405),
     (asking("/raw", method="DELETE"), 405),
-    (asking("/", "Content-Length: 5") + b"hello", 413),
     (asking("/", "Transfer-Encoding: chunked") + b"0\r\n\r\n", 413),
-    (asking("/raw"), 426),
     (asking("/raw", "Upgrade: websocket", "Connection: Upgrade"), 426),
     (upgrade("/raw").replace(b"Version: 13", b"Version: 7"), 426),
-    (upgrade("/raw", "Origin: http://evil.example"), 403),
-    (upgrade("/raw", "Origin: null"), 403),
     (upgrade("/raw").replace(b"1.1", b"1.0"), 426),
     (upgrade("/raw").replace(b"Connection: Upgrade", b"Connection: close"), 426),
     *((upgrade("/raw").replace(KEY, key), 400) for key in BAD_KEYS),
-    (asking("/").replace(b"localhost", b"evil.example"), 403),
     (asking("/").replace(b"localhost", b"[::1"), 403),
 ]
 
@@ -237,26 +176,6 @@ async def test_slow_requests_run_out_of_time(
         assert answer.status == 408
 
 
-async def test_who_asks_for_nothing_is_let_go(
-    to: web.WebServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http, "IDLE_SECONDS", 0.05)
-    assert await say(to, b"") == b""
-
-
-@pytest.mark.every_loop
-async def test_more_connections_than_allowed(hub: Broadcast) -> None:
-    async with web.serve(hub, connections=2) as to:
-        async with watching(to), watching(to):
-            for path in ("/raw", "/stream.mjpg"):
-                answer = Answer(await say(to, upgrade(path)))
-                assert (answer.status, answer.headers["retry-after"]) == (503, "10")
-            for path in ("/healthz", "/", "/viewer.js", "/status"):
-                assert (await ask(to, path)).status == 200
-        await until(lambda: to._server.connections == 0)
-        assert (await ask(to)).status == 200
-
-
 @pytest.mark.every_loop
 async def test_who_says_nothing_keeps_nobody_out(
     hub: Broadcast,
@@ -282,18 +201,32 @@ async def test_who_says_nothing_keeps_nobody_out(
     assert line == "refused 127.0.0.1: it only waited, and others came"
 
 
-async def test_a_first_request_must_come_soon(
+async def test_a_request_must_come_soon(
     to: web.WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "ADMISSION_SECONDS", 0.05)
     assert await say(to, b"") == b""
     assert Answer(await say(to, b"GET / HTTP/1.1\r\n")).status == 408
+    monkeypatch.setattr(http, "ADMISSION_SECONDS", 60)
+    monkeypatch.setattr(http, "IDLE_SECONDS", 0.05)
+    assert await say(to, b"") == b""
 
 
 async def test_what_drips_is_looked_at_once() -> None:
+    class Drip:
+        """A stream of 500 bytes that come one by one."""
+
+        left = 500
+
+        async def receive(self, _n: int) -> bytes:
+            if not self.left:
+                raise anyio.EndOfStream
+            self.left -= 1
+            return b"x"
+
     async def cost(begun: bytes) -> float:
         """CPU seconds for what comes after that, byte by byte."""
-        script = _Script(b"x" * 500, piece=1)
+        script = Drip()
         connection = http.HttpConnection(cast("Any", script), print, Guest(""))
         connection._unread += begun
         start = time.thread_time()
@@ -350,101 +283,6 @@ async def test_resets_at_any_byte(hub: Broadcast) -> None:
         assert (await ask(to)).status == 200
 
 
-async def test_many_who_come_and_go(to: web.WebServer) -> None:
-    for _ in range(300):
-        socket.create_connection(("127.0.0.1", to.port)).close()
-    assert (await ask(to)).status == 200
-    await until(lambda: to._server.connections == 0)
-
-
-GOOD = (
-    asking("/stream.mjpg?token=a&mode=raw", "Connection: close"),
-    asking("/", "Accept: */*") + asking("/metrics"),
-    upgrade("/raw", "Origin: http://localhost"),
-    b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n",
-)
-
-
-WORDS = (
-    b"\r\n",
-    b":",
-    b" ",
-    b"\0",
-    b"HTTP/1.1",
-    b"Content-Length: 9" * 9,
-    b"%ff",
-    b"\xff",
-)
-
-
-def mutated(data: bytes, chance: random.Random) -> bytes:
-    """With up to five changes, each of which may add or remove bytes."""
-    changed = bytearray(data)
-    for _ in range(chance.randrange(1, 6)):
-        at = chance.randrange(len(changed) + 1)
-        new = chance.choice((*WORDS, *(chance.randbytes(n) for n in range(4))))
-        changed[at : at + chance.randrange(4)] = new
-    return bytes(changed)
-
-
-def scripted(data: bytes) -> http.HttpConnection:
-    """A connection of which this is all that the client says."""
-    script: Any = _Script(data)
-    return http.HttpConnection(script, lambda status: None, Guest(""))
-
-
-@pytest.mark.timeout(900)
-async def test_mutated_requests_never_get_through_the_parser() -> None:
-    """AZC_FUZZ=1000000 for more of them."""
-    chance = random.Random(7)
-    seen = set()
-    for _ in range(int(os.environ.get("AZC_FUZZ", "1500"))):
-        data = chance.choice(GOOD)
-        connection = scripted(mutated(data, chance) if chance.random() < 0.9 else data)
-        try:
-            request = await connection.next_request()
-        except Refused as refusal:
-            seen.add(refusal.status)
-            await connection.refuse(refusal)
-        else:
-            seen.add(0 if request is None else 200)
-    assert {0, 200, 400} <= seen <= {0, 200, 400, 413, 431, 501, 505}
-
-
-@pytest.mark.timeout(900)
-async def test_random_frames_only_end_the_websocket() -> None:
-    """AZC_FUZZ=1000000 for more of them."""
-    chance = random.Random(5)
-    good = b"\x81\x85\0\0\0\0hello\x89\x80\0\0\0\0\x88\x82\0\0\0\0\3\xe8"
-    for _ in range(int(os.environ.get("AZC_FUZZ", "500"))):
-        connection = scripted(upgrade("/raw") + mutated(good, chance))
-        request = await connection.next_request()
-        assert request is not None
-        viewer = await websocket.WebSocket.accept(connection, request)
-        await viewer.listen()
-
-
-class _Script:
-    """A stream that has some bytes, then ends."""
-
-    async def send(self, *_: Any) -> None:
-        """Nobody reads it."""
-
-    async def send_eof(self) -> None:
-        """Nor this."""
-
-    def __init__(self, data: bytes, piece: int = 1 << 20) -> None:
-        self._data = data
-        self._piece = piece
-
-    async def receive(self, n: int) -> bytes:
-        if not self._data:
-            raise anyio.EndOfStream
-        n = min(n, self._piece)
-        data, self._data = self._data[:n], self._data[n:]
-        return data
-
-
 # ---- who may ask -----------------------------------------------------------------
 
 
@@ -460,6 +298,8 @@ class _Script:
         ("port", 70_000, ValueError),
         ("title", 5, TypeError),
         ("modes", "raw", TypeError),
+        ("modes", ["telepathy"], ValueError),
+        ("modes", [], ValueError),
         ("hosts", "tv.example", TypeError),
         ("hosts", [""], ValueError),
         ("origins", "https://tv.example", TypeError),
@@ -493,34 +333,29 @@ def test_settings_are_looked_at_where_they_are_given(
 
 
 @pytest.mark.parametrize(
-    ("host", "options", "lacks"),
+    ("host", "options", "lacks", "url"),
     [
-        ("0.0.0.0", {}, "a token or TLS"),
-        (None, {"token": "a"}, "TLS"),
-        ("127.0.0.1", {}, ""),
-        ("::1", {}, ""),
+        ("0.0.0.0", {}, "a token or TLS", "http://localhost:{}/"),
+        (None, {"token": "a b"}, "TLS", "http://localhost:{}/?token=a+b"),
+        ("127.0.0.1", {}, "", "http://127.0.0.1:{}/"),
+        ("::1", {}, "", "http://[::1]:{}/"),
     ],
 )
-async def test_a_warning_if_others_can_reach_it(
+async def test_its_url_and_a_warning_if_others_can_reach_it(
     hub: Broadcast,
     caplog: pytest.LogCaptureFixture,
     host: str | None,
     options: dict[str, str],
     lacks: str,
+    url: str,
 ) -> None:
-    async def handler(_stream: object) -> None:
-        """Nothing."""
-
-    for server in (
-        web.serve(hub, host, **options),  # type: ignore[arg-type]
-        azc.serve_tcp(handler, host, **options),  # type: ignore[arg-type]
-    ):
-        caplog.clear()
-        async with server:
-            (said,) = caplog.messages or [""]
-        assert said.startswith("other machines can reach " if lacks else "")
-        assert said.endswith(f", without {lacks}" if lacks else "")
-        assert bool(said) == bool(lacks)
+    async with web.serve(hub, host, **options) as page:  # type: ignore[arg-type]
+        assert page.url == url.format(page.port)
+    async with azc.serve_tcp(anyio.sleep, host, **options):  # type: ignore[arg-type]
+        for said in caplog.messages:
+            assert said.startswith("other machines can reach ")
+            assert said.endswith(f", without {lacks}")
+        assert len(caplog.messages) == (2 if lacks else 0)
 
 
 HERE = socket.gethostname()
@@ -578,20 +413,6 @@ async def test_the_authority_of_a_target_counts(to: web.WebServer) -> None:
         ("http://localhost@evil.example/healthz", "localhost", 403),
     ):
         assert (await ask(to, target, f"Host: {host}")).status == status
-
-
-async def test_origins_hold_everywhere(hub: Broadcast) -> None:
-    async with web.serve(hub, "0.0.0.0") as to:
-        for origin, status in (
-            ("http://192.0.2.7:8000", 101),
-            ("http://192.0.2.7:8001", 403),
-            ("http://evil.example:8000", 403),
-            ("null", 403),
-        ):
-            fields = (f"Origin: {origin}", "Host: 192.0.2.7:8000")
-            async with connected(to) as stream:
-                await stream.send(upgrade("/raw", *fields))
-                assert Answer(await stream.receive()).status == status
 
 
 async def test_an_origin_without_a_host_is_refused(
