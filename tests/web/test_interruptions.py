@@ -134,6 +134,8 @@ class Page:
             lambda: len(self._hub.clients) == self._clients, "a client is left"
         )
         await self.visit(path, lambda _: None)
+        if path in WATCHED and self.seen < PICTURES:
+            self.complaints.append("a seat is left, and nobody else gets it")
         with anyio.move_on_after(PATIENCE) as scope:
             while await self._viewers() != 1:
                 await self._publish()
