@@ -39,24 +39,13 @@ def main(video: str = "video.mp4") -> None:
     buffers = [context.buffer(reserve=WIDTH * HEIGHT * 3) for _ in range(BUFFERS)]
 
     raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{WIDTH}x{HEIGHT}"]
+    raw += ["-r", str(FPS), "-i", "-"]
     # RGB has to become YUV by some matrix, and players must be told which.
     colours = "scale=out_color_matrix=bt709:out_range=tv,setparams=colorspace=bt709"
     colours += ":color_primaries=bt709:color_trc=bt709:range=tv"
     encode = ["-vf", f"vflip,{colours}", "-pix_fmt", "yuv420p", video]
     ffmpeg = subprocess.Popen(
-        [
-            "ffmpeg",
-            "-y",
-            "-loglevel",
-            "error",
-            *raw,
-            "-r",
-            str(FPS),
-            "-i",
-            "-",
-            *encode,
-        ],
-        stdin=subprocess.PIPE,
+        ["ffmpeg", "-y", "-loglevel", "error", *raw, *encode], stdin=subprocess.PIPE
     )
     assert ffmpeg.stdin is not None
 
@@ -72,12 +61,6 @@ def main(video: str = "video.mp4") -> None:
     ffmpeg.stdin.close()
     if ffmpeg.wait() != 0:
         raise SystemExit("ffmpeg failed")
-    for buffer in buffers:
-        buffer.release()
-    fbo.release()
-    scene.release()
-    program.release()
-    context.release()
 
 
 if __name__ == "__main__":

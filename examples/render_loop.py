@@ -1,15 +1,12 @@
 """Render without a window and encode with FFmpeg, five frames on their way at a time.
 
-    python render_loop.py film.mp4 --size 1920x1080 --frames 600
+    python render_loop.py film.mp4 600 1920x1080
 
 One task draws, another takes what the GPU has finished and sends it to FFmpeg.  Neither
 waits in a call of OpenGL or of the operating system, so a program's other tasks go on.
 """
 
-from __future__ import annotations
-
-import argparse
-import time
+import sys
 from typing import Any
 
 import anyio
@@ -17,11 +14,12 @@ import moderngl
 
 from aiozerocopy import ffmpeg, gl
 
+FPS = 60
+
 VERTEX_SHADER = """
 #version 330
-void main() {
-    vec2 corner = vec2(gl_VertexID & 1, gl_VertexID >> 1);
-    gl_Position = vec4(corner * 4.0 - 1.0, 0.0, 1.0);
+void main() {  // one triangle that covers all
+    gl_Position = vec4(vec2(gl_VertexID & 1, gl_VertexID >> 1) * 4.0 - 1.0, 0.0, 1.0);
 }
 """
 
@@ -54,39 +52,30 @@ class Scene:
         self._triangle.render(vertices=3)
 
 
-async def render(scene: Scene, readback: gl.Readback, frames: int, fps: int) -> None:
+async def render(scene: Scene, readback: gl.Readback, frames: int) -> None:
     for number in range(frames):
-        scene.draw(number / fps)
+        scene.draw(number / FPS)
         await readback.put(scene.framebuffer)
 
 
-async def encode(readback: gl.Readback, frames: int, fps: int, output: str) -> None:
-    async with ffmpeg.Writer(output, readback.size, fps, readback.pix_fmt) as film:
-        for _ in range(frames):
-            with await readback.next() as picture:
-                await film.send(picture)
-
-
-async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("output", nargs="?", default="film.mp4")
-    parser.add_argument("--size", default="1280x720")
-    parser.add_argument("--frames", type=int, default=300)
-    parser.add_argument("--fps", type=int, default=60)
-    options = parser.parse_args()
-    width, height = map(int, options.size.split("x"))
-
+async def main(
+    output: str = "film.mp4", frames: str = "300", size: str = "1280x720"
+) -> None:
+    width, height = map(int, size.split("x"))
     # moderngl's type hints want a dict for backend; it is a string.
     context = moderngl.create_context(standalone=True, backend="egl")  # type: ignore[arg-type]
     scene = Scene(context, (width, height))
-    start = time.perf_counter()
     with gl.Readback(context, (width, height), "auto", depth=5) as readback:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(render, scene, readback, options.frames, options.fps)
-            await encode(readback, options.frames, options.fps, options.output)
-    rate = options.frames / (time.perf_counter() - start)
-    print(f"{options.frames} frames as {readback.pix_fmt}, {rate:.0f} a second")
+        async with (
+            ffmpeg.Writer(output, readback.size, FPS, readback.pix_fmt) as film,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(render, scene, readback, int(frames))
+            for _ in range(int(frames)):
+                with await readback.next() as picture:
+                    await film.send(picture)
+    print(f"{film.frames_written} frames as {readback.pix_fmt} in {film.written_to}")
 
 
 if __name__ == "__main__":
-    anyio.run(main)
+    anyio.run(main, *sys.argv[1:])

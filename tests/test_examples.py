@@ -34,11 +34,11 @@ PROGRAMS = sorted(path for path in EXAMPLES.glob("*.py") if path.stem not in TOG
 
 # What makes each end soon; {folder} is an empty one, where it also runs.
 ARGUMENTS = {
-    "numpy_to_ffmpeg": "{folder}/film.mkv --size 64x48 --frames 30",
-    "render_thread": "{folder}/film.mkv --size 64x48 --frames 30",
+    "numpy_to_ffmpeg": "{folder}/film.mkv 30 64x48",
+    "render_thread": "{folder}/film.mkv 30 64x48",
     "decode_process_encode": "",
     "live_stream": "{folder}/film.ts --seconds 0.5",
-    "render_loop": "{folder}/film.mp4 --size 64x48 --frames 10",
+    "render_loop": "{folder}/film.mp4 10 64x48",
     "from_turbopipe": "{folder}/film.mp4",
     "web_viewer": "--frames 3",
     "aiohttp_frames": "--seconds 0.5 --port {port}",
@@ -65,6 +65,7 @@ SAID = {
     "render_thread": "30 frames in ",
     "decode_process_encode": "60 frames of (640, 360) in film.mp4",
     "live_stream": "15 frames sent",
+    "render_loop": "10 frames as ",
     "web_viewer": "Watch at http",
     "aiohttp_frames": "Watch at http",
     "fastapi_viewer": "The panel is at http",

@@ -22,7 +22,7 @@ _STANDARD_OUTPUT = ("-", "pipe:", "pipe:1")
 
 
 def checked_size(size: tuple[int, int]) -> tuple[int, int]:
-    """Width and height."""
+    """Return width and height."""
     try:
         width, height = map(operator.index, size)
     except (TypeError, ValueError):
@@ -33,7 +33,7 @@ def checked_size(size: tuple[int, int]) -> tuple[int, int]:
 
 
 def checked_rate(fps: float | Fraction | str) -> Fraction:
-    """Frames a second."""
+    """Return the frames a second."""
     try:
         rate = Fraction(fps).limit_denominator(1_000_000)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):
@@ -52,7 +52,7 @@ _UNITS = {"s": 1, "ms": 1000, "us": 1_000_000}
 def part_arguments(
     start: float | Fraction | str | None, duration: float | Fraction | str | None
 ) -> list[str]:
-    """Which part of an input: what stands before its "-i"."""
+    """Return the options before "-i" that choose a part of an input."""
     arguments: list[str] = []
     if start is not None:
         arguments += ["-ss", f"{checked_microseconds(start, 'start')}us"]
@@ -65,7 +65,7 @@ def part_arguments(
 
 
 def checked_microseconds(time: float | Fraction | str, name: str) -> int:
-    """A time as FFmpeg counts it."""
+    """Return a time in microseconds, as FFmpeg counts."""
     try:
         microseconds = round(_seconds(time) * 1_000_000)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):
@@ -87,7 +87,7 @@ def _seconds(time: float | Fraction | str) -> Fraction:
 
 
 def checked_format(pix_fmt: str) -> str:
-    """The name of a pixel format, which FFmpeg may or may not know."""
+    """Return the name of a pixel format; only FFmpeg knows whether there is one."""
     if not isinstance(pix_fmt, str):
         raise TypeError(f"pix_fmt is a name such as 'rgb24', not {pix_fmt!r}")
     return pix_fmt
@@ -97,7 +97,7 @@ def words(
     arguments: Sequence[str | os.PathLike[str]] | Mapping[str, object],
     what: str = "options is",
 ) -> list[str]:
-    """Arguments for FFmpeg: a list, or names and values.
+    """Return FFmpeg's arguments, given as a list or as a mapping of names and values.
 
     A str is refused: it would be taken for a list of letters.
     """
@@ -174,7 +174,7 @@ def output_arguments(
 ) -> list[str]:
     """A path, a URL or a list of arguments, as a list.
 
-    ``takes_stdout`` tells that somebody reads FFmpeg's standard output.
+    ``takes_stdout``: FFmpeg's standard output is read.
     """
     if isinstance(output, (str, os.PathLike)):
         arguments = [location(output)]

@@ -18,8 +18,8 @@ from aiozerocopy.process import open_process
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SILENT = 5.0  # seconds without an answer, until that is told
-PATIENCE = 60.0  # and until it is killed
+SILENT = 5.0  # seconds without an answer, after which the log warns
+PATIENCE = 60.0  # and after which it is killed
 
 QUIETLY = ["-nostdin", "-hide_banner", "-nostats"]
 
@@ -66,10 +66,10 @@ def environment() -> dict[str, str]:
 async def ask(
     ffmpeg: str, *arguments: str, patience: float | None = PATIENCE
 ) -> tuple[int, str, str]:
-    """Its exit code, what it said on its standard output, and its last errors.
+    """Return its exit code, its standard output, and the end of its standard error.
 
     Raises:
-        TimeoutError: it has not ended for ``patience`` seconds (None: it may work).
+        TimeoutError: it has not ended after ``patience`` seconds (None: no limit).
     """
     async with open_process(
         [ffmpeg, *QUIETLY, *arguments],
@@ -92,9 +92,9 @@ async def ask(
 
 @contextlib.contextmanager
 def silence_told(ffmpeg: str) -> Iterator[None]:
-    """A block that waits for FFmpeg; if that takes long, the log says what for.
+    """A block that waits for FFmpeg; if that takes long, the log warns.
 
-    By a thread, since a loop has no timer that all of them know.
+    By a thread, since there is no timer that works on every kind of loop.
     """
     told = threading.Timer(
         SILENT, log.warning, ("%s has not answered for %g s", ffmpeg, SILENT)

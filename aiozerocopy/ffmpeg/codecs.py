@@ -1,7 +1,6 @@
 """Codecs: the usual one of each container, and what our words are in its own.
 
-Which of them this FFmpeg has, it is asked once; a binary that was changed since is
-another one.
+FFmpeg is asked once which of them it has, and again if its binary has changed.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 
 # How the names of formats begin that are RGB.
 RGB = ("rgb", "bgr", "argb", "abgr", "0rgb", "0bgr", "gbr", "pal", "x2", "bayer")
-# Of these FFmpeg makes YUV through a palette: older ones by BT.601 whatever they are
-# told, and some choose grey for an encoder that takes it.
+# FFmpeg converts these to YUV through a palette: older versions always by BT.601, and
+# some choose grey for an encoder that takes it.
 PALETTES = ("pal8", "rgb8", "bgr8", "rgb4_byte", "bgr4_byte")
 
 QUALITIES = ("lossless", "high", "medium", "low")
@@ -164,7 +163,7 @@ ALIASES |= {"prores": "prores_ks"}
 
 @dataclass(frozen=True)
 class Choice:
-    """An encoder by its name in FFmpeg, its arguments, and the format that it gets."""
+    """An encoder of FFmpeg's, its arguments, and the pixel format that it gets."""
 
     codec: str | None
     arguments: tuple[str, ...] = ()
@@ -183,10 +182,10 @@ def chosen(
     is_rgb: bool = True,
     low_delay: bool = False,
 ) -> Choice:
-    """The encoder, and our words in its own.
+    """Return the encoder's own arguments for our words.
 
     Raises:
-        ValueError: it does not know such a word.
+        ValueError: the encoder has no such word.
     """
     known = None if codec is None else KNOWN.get(codec)
     asked = {"quality": quality, "preset": preset, "bitrate": bitrate}
@@ -314,7 +313,7 @@ async def takes_rgb(codec: str, ffmpeg: str) -> bool:
 
 
 async def encoders_of(ffmpeg: str) -> frozenset[str]:
-    """The names of all that it has."""
+    """Return the names of all encoders of this FFmpeg."""
     key = _key(ffmpeg)
     if key not in _encoders:
         status, told, _ = await ask(ffmpeg, "-encoders")
@@ -327,7 +326,7 @@ async def encoders_of(ffmpeg: str) -> frozenset[str]:
 
 
 async def hardware_of(ffmpeg: str) -> tuple[str, ...]:
-    """The encoders in hardware that have just encoded a few frames."""
+    """Return the encoders in hardware that could encode a few frames."""
     key = _key(ffmpeg)
     if key not in _hardware:
         available = await encoders_of(ffmpeg)

@@ -145,23 +145,23 @@ _MATRIX_TAG = {"bt709": "bt709", "bt601": "smpte170m", "bt2020": "bt2020nc"}
 
 
 def _meaning(colour: Colour) -> list[str]:
-    """What red, green and blue are: for an input of RGB, and any output."""
+    """Tags of RGB: for an input of it, and any output."""
     primaries, transfer = colour.primaries, colour.transfer
     return ["-color_primaries", primaries, "-color_trc", transfer]
 
 
 def _tags(colour: Colour) -> list[str]:
-    """For an input of YUV frames, and an output of them."""
+    """Tags of YUV: for an input or output of it."""
     levels = "pc" if colour.full_range else "tv"
     matrix = _MATRIX_TAG[colour.matrix]
     return [*_meaning(colour), "-colorspace", matrix, "-color_range", levels]
 
 
 def _filters(colour: Colour, *, for_yuv: bool, of_grey: bool = False) -> list[str]:
-    """By these FFmpeg makes YUV of RGB or grey, if that is what its encoder wants.
+    """Return FFmpeg's filters that convert RGB or grey for an encoder that wants YUV.
 
-    Some encoders write what the frames say of themselves, so they are told too.  Grey
-    needs the accurate way, or it comes back up to 3 darker.
+    Some encoders write the tags of the frames, so frames are tagged too.  Without
+    accurate_rnd grey comes back up to 3 darker.
     """
     levels = "pc" if colour.full_range else "tv"
     told = f"color_primaries={colour.primaries}:color_trc={colour.transfer}"
@@ -187,15 +187,15 @@ _FORMAT_OPTION = re.compile(r"-pix_fmt(:.*)?|-vcodec|-c(odec)?(:v.*)?|-s(:v.*)?"
 
 
 def guessed_matrix(size: tuple[int, int]) -> Matrix:
-    """What players take for the matrix of a film that does not say."""
+    """Return the matrix that players assume for a film that does not say."""
     width, height = size
     return "bt709" if width >= 1280 or height >= 720 else "bt601"
 
 
 def conversion_of(facts: Facts, pix_fmt: str) -> Conversion | None:
-    """Ours from FFmpeg's frames to the format that is wanted, if that is as good.
+    """Return our conversion to the format that is wanted, if it is as good as FFmpeg's.
 
-    It is not where frames were scaled: from the film's own, FFmpeg gets more colour.
+    It is not for scaled frames: FFmpeg starts from the film's own, with more colour.
     """
     frames, film = facts.frames, facts.film
     if pix_fmt not in PIXELS or frames.pix_fmt not in _OUR_PLANES or film is None:
@@ -226,14 +226,14 @@ class Request:
     is_bt709: bool = False
 
     def arguments(self) -> list[str]:
-        """For the output."""
+        """Return FFmpeg's arguments for the output."""
         if self.as_they_are:
             return [*self.options, "-f", "yuv4mpegpipe"]
         options = _telling_bt709(self.options) if self.is_bt709 else self.options
         return [*options, "-pix_fmt", self.pix_fmt, "-f", "rawvideo"]
 
     async def first_bytes(self, stream: ReceiveStream) -> bytes:
-        """Some of the first frame.  FFmpeg has logged what there is to know by then.
+        """Return some of the first frame.  FFmpeg has logged the facts by then.
 
         Raises: as `ReceiveStream.receive`.
         """
@@ -250,7 +250,10 @@ class Request:
         return self.pix_fmt in PIXELS and not fixed
 
     def better(self, facts: Facts | None) -> Request:
-        """How it should have been asked: these frames came, or none (facts is None)."""
+        """Return the better request, if there is one, now that these frames have come.
+
+        None: no frame has come.
+        """
         if facts is None:
             return replace(self, as_they_are=False)
         if self.as_they_are and conversion_of(facts, self.pix_fmt):

@@ -8,10 +8,10 @@ The way of a frame to FFmpeg
 A picture whose rows are apart or upside down goes the same way, into a slot of its own
 size, if it is not converted.
 
-A small one is changed at once, in the loop's thread.  A large one is handed to a
+A small picture is changed at once, in the loop's thread; a large one by another
 thread, so that the loop can go on.  One is changed at a time, in the order of the
-calls, while those before are on their way.  A cancel leaves no trace: one meanwhile
-waits for the thread, which has the caller's memory for a millisecond.
+calls, while those before are on their way.  A cancel leaves no trace: it waits for that
+thread, which needs the caller's memory for a millisecond.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _AT_ONCE = 3 << 19
 
 
 class SendingConverter:
-    """Between the caller's frames and a stream of those that were changed."""
+    """Changes the caller's frames, and sends them to a stream."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class SendingConverter:
                 return await self._stream.put(slot)
 
     async def _in_thread(self, fill: Callable[[], None]) -> None:
-        """For which a cancel of asyncio does not wait, but this does."""
+        """Run it in a thread, and wait for that even if asyncio cancels the task."""
         lock = threading.Lock()
 
         def run() -> None:
@@ -136,7 +136,7 @@ def _whole(pieces: Sequence[AnyBuffer]) -> AnyBuffer:
 
 
 def _gather(pieces: Sequence[AnyBuffer], room: memoryview, flipped: int = 0) -> None:
-    """Copy pieces one after the other, or so many rows in reverse order."""
+    """Copy the pieces into ``room``; of ``flipped`` rows, the last one first."""
     with extras.optional("a frame that is not contiguous or to be flipped", "numpy"):
         import numpy
 
@@ -201,12 +201,12 @@ class ReceivingConverter(Generic[T]):
             raise
 
     def close(self) -> None:
-        """Let go of the memory of those that came ahead."""
+        """Let go of the pictures that were received ahead."""
         for _, pixels in self._coming.clear():
             let_go(pixels)
 
 
 def let_go(memory: object) -> None:
-    """Release what was meant for a frame that does not come."""
+    """Release the memory for a frame that does not come."""
     if isinstance(memory, Frame):
         memory.release()

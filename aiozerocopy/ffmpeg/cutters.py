@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
 
 class Piece(NamedTuple):
@@ -54,12 +55,12 @@ class Cutter:
         return []
 
     def gap(self) -> Callable[[bytes], bytes]:
-        """What all pieces go through after some that a client has missed."""
+        """Return what all pieces go through once a client has missed some."""
         return unmarked
 
 
 def unmarked(data: bytes) -> bytes:
-    """As it is: in this container a player sees by itself that pieces are missing."""
+    """Change nothing: in this container a player notices missing pieces by itself."""
     return data
 
 
@@ -142,7 +143,7 @@ class MP4Fragments(Cutter):
 
 
 def _usual_flags(tfhd: memoryview, otherwise: int) -> int:
-    """What a fragment says of all samples of a track that say nothing themselves."""
+    """A fragment's flags for samples that have none of their own."""
     has = _number(tfhd, 1, 3)
     if not has & 0x20:
         return otherwise
@@ -151,7 +152,7 @@ def _usual_flags(tfhd: memoryview, otherwise: int) -> int:
 
 
 def _first_flags(trun: memoryview, otherwise: int) -> int:
-    """Those of the first sample in a run."""
+    """The flags of the first sample in a run."""
     has = _number(trun, 1, 3)
     at = 8 + 4 * bool(has & 1)
     if has & 4:
@@ -163,7 +164,7 @@ def _first_flags(trun: memoryview, otherwise: int) -> int:
 
 
 def _boxes(body: memoryview, kind: bytes) -> Iterator[memoryview]:
-    """The bodies of those boxes inside of a box that are of this kind."""
+    """The bodies of the boxes of one kind inside a box."""
     at = 0
     while at + _BOX_HEAD <= len(body):
         size = _checked(_number(body, at, 4))
@@ -248,8 +249,7 @@ class MKVClusters(Cutter):
 
 
 def _elements(body: memoryview, *names: int) -> Iterator[tuple[int, memoryview]]:
-    """The elements inside of an element, or those of these names: which, and their
-    bodies."""
+    """The elements inside an element (of these names): their names and bodies."""
     at = 0
     while (head := _head(body, at)) is not None:
         name, start, size = head
@@ -265,9 +265,9 @@ def _known(name: int, size: int | None) -> int:
 
 
 def _head(data: memoryview | bytearray, at: int) -> tuple[int, int, int | None] | None:
-    """Which element begins here, where what is in it begins, and its size, if known.
+    """An element's name, where its body begins, and its size, if known.
 
-    None if there are not enough bytes to tell.
+    None if there are too few bytes to tell.
     """
     if len(data) <= at or len(data) <= (end := at + _length(data[at])):
         return None
@@ -280,7 +280,7 @@ def _head(data: memoryview | bytearray, at: int) -> tuple[int, int, int | None] 
 
 
 def _vint(data: memoryview | bytearray, at: int) -> tuple[int, int]:
-    """A number of as many bytes as its first bits say, and where it ends."""
+    """A number whose first bits tell how many bytes it has; and where it ends."""
     end = at + _length(data[at])
     marker = 1 << 7 * (end - at)
     return int.from_bytes(data[at:end], "big") & (marker - 1), end
@@ -326,8 +326,13 @@ class TSPackets(Cutter):
         packets, self._packets = self._packets, []
         return [Piece(b"".join(packets), self._key)] if packets else []
 
-    def gap(self) -> Gap:
-        return Gap(self._streams)
+    def gap(self) -> Callable[[bytes], bytes]:
+        """Set the discontinuity indicator of each stream's next packet.
+
+        Where there is a field for it: FFmpeg gives one to each picture, and to each
+        piece of sound.
+        """
+        return partial(_with_gap, set(self._streams))
 
     def _take(self, unit: bytes) -> list[Piece]:
         """The piece before this packet, if it begins another one."""
@@ -352,26 +357,15 @@ class TSPackets(Cutter):
         return pieces
 
 
-class Gap:
-    """Sets the discontinuity indicator, where there is a field that has one.
-
-    FFmpeg gives one to each picture, and to each piece of sound.
-    """
-
-    def __init__(self, streams: Iterable[int]) -> None:
-        self._unmarked = set(streams)
-
-    def __call__(self, data: bytes) -> bytes:
-        if not self._unmarked:
-            return data
-        packets = bytearray(data)
-        for at in range(0, len(packets), _PACKET):
-            pid = _low_bits(13, data, at + 1)
-            if pid in self._unmarked:
-                self._unmarked.remove(pid)
-                if packets[at + 3] & 0x20 and packets[at + 4] > 0:
-                    packets[at + 5] |= 0x80
-        return bytes(packets)
+def _with_gap(unmarked: set[int], data: bytes) -> bytes:
+    packets = bytearray(data)
+    for at in range(0, len(packets) if unmarked else 0, _PACKET):
+        pid = _low_bits(13, data, at + 1)
+        if pid in unmarked:
+            unmarked.remove(pid)
+            if packets[at + 3] & 0x20 and packets[at + 4] > 0:
+                packets[at + 5] |= 0x80
+    return bytes(packets)
 
 
 def _is_random_access(packet: bytes) -> bool:
@@ -410,5 +404,5 @@ def _streams(pmt: bytes) -> dict[int, int]:
 
 
 def _low_bits(count: int, data: bytes, at: int) -> int:
-    """Of a number of two bytes."""
+    """The low bits of a number of two bytes."""
     return int.from_bytes(data[at : at + 2], "big") & ((1 << count) - 1)

@@ -65,7 +65,7 @@ class Destination:
         )
 
     def _is_fragmented(self, others: Sequence[str]) -> bool:
-        """By us: with -movflags of the user's own it is in its final form."""
+        """Do we write fragments?  Not if the user has -movflags."""
         is_mp4 = self.path.suffix[1:].lower() in _FRAGMENTED
         return is_mp4 and "-movflags" not in others
 
@@ -75,10 +75,7 @@ class Destination:
         return [*fragments, f"file:{self.unfinished}"]
 
     async def keep(self, ffmpeg: str, others: Sequence[str]) -> None:
-        """It is whole: let it take its place.
-
-        Cancelled, that is in fragments, which play as well.
-        """
+        """The film is whole: let it take its place; in fragments, if cancelled."""
         try:
             if self._is_fragmented(others):
                 await self._put_index_in_front(ffmpeg)
@@ -86,7 +83,7 @@ class Destination:
             self._take_its_place()
 
     async def keep_what_plays(self, ffmpeg: str) -> int:
-        """It was broken off: keep it if it plays.  Returns how many frames that are."""
+        """Keep a film that was broken off, if it plays.  Return its frames."""
         frames = await self._frames(ffmpeg)
         if not frames:
             self.discard()
@@ -97,7 +94,7 @@ class Destination:
         return frames
 
     def discard(self) -> None:
-        """Nothing of it is left; may be called twice, and after it was kept."""
+        """Delete the film, unless it was kept.  Idempotent."""
         if self.film is None:
             self.unfinished.unlink(missing_ok=True)
 
@@ -118,7 +115,7 @@ class Destination:
             usual.unlink(missing_ok=True)
 
     async def _frames(self, ffmpeg: str) -> int:
-        """How many can be read of what there is."""
+        """Return how many frames can be read."""
         _, said, _ = await ask(
             *(ffmpeg, "-loglevel", "quiet", "-fflags", "+discardcorrupt"),
             *("-i", f"file:{self.unfinished}"),
@@ -170,7 +167,7 @@ def container_of(output: str | os.PathLike[str]) -> str:
 
 
 def muxer_of(place: str, arguments: Sequence[str]) -> list[str]:
-    """What a URL does not say by its end."""
+    """Return FFmpeg's option for the container of a URL that is known."""
     scheme, found, _ = place.partition("://")
     if not found or scheme not in _SCHEMES or "-f" in arguments:
         return []

@@ -299,7 +299,7 @@ class Subscription(ObjectReceiveStream[bytes]):
         await anyio.lowlevel.checkpoint()
 
     def _begin_with(self, pieces: FrameQueue[Piece]) -> None:
-        """Let these wait beyond the limit: the client cannot have taken them yet."""
+        """Queue these beyond the limit: the client could not take them yet."""
         for piece in pieces:
             self._add(piece)
         self._limit += self._waiting
@@ -410,7 +410,7 @@ class Clients(Block):
                 subscription._push(piece)
 
     def _remember(self, piece: Piece) -> None:
-        """Keep it for newcomers; but not a group without end."""
+        """Keep a piece for newcomers, but no group of unlimited size."""
         if piece.key:
             self._forget()
         if self._latest.accepts(piece):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pictures:
-    """What FFmpeg says of one stream of them."""
+    """What FFmpeg says of a stream of pictures."""
 
     pix_fmt: str
     size: tuple[int, int]
@@ -28,8 +28,8 @@ class Pictures:
 class Facts:
     """What FFmpeg says of a video before its first frame comes.
 
-    ``frames`` are those that come, turned and filtered and all, and ``film`` is the
-    stream that they are made of, if they are made of one.
+    ``frames`` are those that come, turned and filtered; ``film`` is the stream that
+    they are made of, if it is one.
     """
 
     frames: Pictures
@@ -53,10 +53,7 @@ _DURATION = re.compile(r"^ *Duration: (\d+):(\d+):([\d.]+)", re.MULTILINE)
 
 
 def facts_in(log: str) -> Facts | None:
-    """What FFmpeg's log tells of its output, after rotation and filters.
-
-    FFmpeg logs that before it writes the first byte.
-    """
+    """Find what FFmpeg logs of its output before it writes the first byte."""
     begins = _OUTPUT.search(log)
     output = begins and _STREAM.search(log, begins.start())
     if not begins or not output:

@@ -209,7 +209,7 @@ _PACKET = re.compile(r"^0,(?: *-?\d+,){3} *(?P<nbytes>\d+),", re.MULTILINE)
 
 
 async def _frame_bytes(ffmpeg: str, pix_fmt: str, size: tuple[int, int]) -> int:
-    """How many bytes FFmpeg reads for one frame; it need not convert it."""
+    """Ask FFmpeg how many bytes it reads for one frame."""
     width, height = size
     raw = ["-f", "rawvideo", "-pix_fmt", pix_fmt, "-video_size", f"{width}x{height}"]
     zeros = [*AT_ONCE, *raw, "-i", "/dev/zero", "-frames:v", "1"]

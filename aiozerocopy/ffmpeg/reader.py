@@ -274,7 +274,7 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         return facts
 
     async def _prepare(self, facts: Facts, binary: str) -> None:
-        """Know how a frame lies in memory, and have memory for some."""
+        """Find out how a frame lies in memory, and make or check the pool."""
         self.size, self.fps = facts.frames.size, facts.fps
         self.duration = facts.duration
         self.layout = layout = await frame_layout(self.pix_fmt, self.size, binary)
@@ -335,7 +335,7 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         return frame
 
     def _spare(self, layout: Layout) -> Memory | None:
-        """Memory for one more frame, if that takes nobody's place."""
+        """Memory for one more frame, if there is some to spare."""
         if self.pool is None:
             return self._array(layout)
         if not self._own_pool:
@@ -386,7 +386,7 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         return failure(self._process.returncode, self.log, where)
 
     def _give_up(self) -> None:
-        """Nothing is to come, and the memory for it is free once C is done with it."""
+        """Expect no more frames; their memory is free once C is done with it."""
         self._ended = True
         if self._converter is not None:
             self._converter.close()

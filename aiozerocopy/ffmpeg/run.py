@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from aiozerocopy.streams import ReceiveStream
 
 LAST_LINES = 20
-SILENT = 5.0  # seconds in which it did nothing, until that is told
+SILENT = 5.0  # seconds without a sign of work, after which the log warns
 REPORT_BYTES = 4 << 10  # a report has about 300 bytes, more with many streams
 
 log: logging.Logger = logging.getLogger("aiozerocopy")
@@ -107,13 +107,11 @@ _UNFINISHED = re.compile(
 
 
 class Watchdog:
-    """Kills a child that has done nothing for ``timeout`` seconds while we waited.
+    """Kills a child that does nothing for ``timeout`` seconds while something waits.
 
-    It says so after `SILENT` seconds.
-
-    A thread, so it works even if the event loop is blocked, and costs a send nothing.
-    ``is_awaited`` tells whether anything waits for the child; what ``signs`` returns
-    changes while the child works.
+    The log warns after `SILENT` seconds.  A thread, so it works even if the event loop
+    is blocked, and costs a send nothing.  What ``signs`` returns changes while the
+    child works.
     """
 
     def __init__(
@@ -176,7 +174,7 @@ class Watchdog:
 
 
 class Run:
-    """FFmpeg with pipes into it."""
+    """An FFmpeg that runs, and the pipes into it."""
 
     def __init__(
         self,
@@ -202,7 +200,7 @@ class Run:
         self._is_closing = False  # its inputs were closed, and its end is awaited
 
     def watch(self, timeout: float) -> None:
-        """End it if it does nothing for so long while something waits for it."""
+        """End it if it does nothing for ``timeout`` seconds while something waits."""
         output = self.process.stdout
 
         def is_awaited() -> bool:
@@ -252,8 +250,8 @@ class Run:
         )
 
     async def close_inputs(self) -> None:
-        """Send what they accepted and close them, both at once: FFmpeg may want the
-        end of one before it goes on with the other."""
+        """Send what they accepted and close them, both at once: FFmpeg may wait for
+        the end of one before it reads the other."""
         self._is_closing = True
         failures: list[Failure[StreamBroken]] = []
 
@@ -273,11 +271,7 @@ class Run:
             raise failures[0].again()
 
     async def finish(self) -> None:
-        """Wait until it has written all, and end it in any case.
-
-        Raises:
-            FFmpegError: it could not.
-        """
+        """Wait until it has written all; end it in any case.  Raises: FFmpegError."""
         try:
             await self.close_inputs()
             await self.process.wait()
@@ -285,13 +279,6 @@ class Run:
                 raise self.failure()
         finally:
             await self.end()
-
-    def abort(self) -> None:
-        """Kill it at once."""
-        self.process.abort()  # first, or it would finish a file from part of the video
-        for stream in self.inputs:
-            stream.abort()
-        self._end_threads()
 
     async def end(self) -> None:
         """End it, even if we are cancelled.  If it still runs, it has two seconds to
@@ -301,18 +288,20 @@ class Run:
                 stream.abort()
             await self.process.aclose(grace=0)
         finally:
-            self._end_threads()
+            self.abort()
 
-    def _end_threads(self) -> None:
+    def abort(self) -> None:
         """Kill it if it still runs, and end the threads that read and watch it."""
-        self.process.abort()
+        self.process.abort()  # first, or it would finish a file from part of the video
+        for stream in self.inputs:
+            stream.abort()
         self._progress.stop()
         if self._watchdog is not None:
             self._watchdog.stop()
 
 
 def _has_bytes(output: ReceiveStream) -> bool:
-    """Are there some to be received?  From any thread."""
+    """Can bytes be received?  For any thread."""
     count = bytearray(4)
     try:
         fcntl.ioctl(output.fileno(), termios.FIONREAD, count)
@@ -330,11 +319,9 @@ async def start(
 ) -> Run:
     """Start FFmpeg, which reads video from its stdin.
 
-    ``command`` gets the names that FFmpeg knows its pipes by: where it reports, and
-    where it reads audio.  If it ``gives_output``, that is its process's stdout.
-
-    It is in a process group of its own: Ctrl-C in the terminal is for the program,
-    which closes the pipes, and then FFmpeg writes its file to the end.
+    ``command`` gets FFmpeg's names for two pipes: where it reports, and where it reads
+    audio.  FFmpeg has a process group of its own: Ctrl-C in the terminal is for the
+    program, which closes the pipes, and then FFmpeg finishes its file.
     """
     with ChildPipes() as pipes:
         video_fd, video = pipes.into(ChildStdin, "reads")
@@ -384,7 +371,7 @@ def status_in(text: str) -> Status:
             report, fields = fields, {}
 
     def number(name: str) -> float | None:
-        """If it is one: FFmpeg says "N/A" and "inf" too."""
+        """None for "N/A" and "inf"."""
         text = report.get(name, "").removesuffix("kbits/s").removesuffix("x")
         try:
             value = float(text)

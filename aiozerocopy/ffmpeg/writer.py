@@ -218,7 +218,7 @@ class Writer(Video):
         return made
 
     def _container(self, options: Sequence[str]) -> str:
-        """What kind of film it is, by which its encoder is chosen."""
+        """Return the container, by which the encoder is chosen."""
         return "" if "-f" in options else container_of(self._place)
 
     def _command(self, made: Plan, progress: str, audio: str) -> list[str]:
@@ -299,7 +299,7 @@ class Writer(Video):
     def _change_frames(
         self, running: Run, conversion: Conversion | None = None
     ) -> None:
-        """From here on frames go through a converter: so none overtakes another."""
+        """Send all further frames through a converter: so none overtakes another."""
         self._converter = SendingConverter(
             running.video, self.layout, conversion, flip=self._flip
         )

@@ -22,7 +22,6 @@ EGL_DRAW, EGL_READ = 0x3059, 0x305A
 
 PLATFORMS = (
     ("libGL.so.1", "glXGetCurrentContext"),
-    ("opengl32", "wglGetCurrentContext"),
     ("/System/Library/Frameworks/OpenGL.framework/OpenGL", "CGLGetCurrentContext"),
 )
 
@@ -94,7 +93,7 @@ class _Egl:
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
-        """Make current again, after the block, what was so before it."""
+        """Restore the current context after the block."""
         before = self.query()
         display = self._display()
         surfaces = self._surface(EGL_DRAW), self._surface(EGL_READ)

@@ -70,12 +70,11 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result, then the arguments
 
 
 class GLError(RuntimeError):
-    """OpenGL refused what was asked of it."""
+    """OpenGL refused a call."""
 
 
 class ContextLost(GLError):
-    """The context is gone, and all that was in it: the GPU was reset or unplugged,
-    or the context was released."""
+    """The context is gone: it was released, or the GPU was reset or unplugged."""
 
 
 class Functions:

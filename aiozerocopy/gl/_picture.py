@@ -196,7 +196,7 @@ class Slot:
         return claim.view(self._address, self.nbytes).toreadonly()
 
     def _returned(self) -> None:
-        """Its memory came back, in any thread, maybe in a garbage collection."""
+        """The lease has ended, in any thread, maybe in a garbage collection."""
         change = self._change()
         if self._is_retired:
             if threading.get_ident() == self._thread:

@@ -45,7 +45,7 @@ class Ends(tuple[A, B]):
 
 
 def opens(face: Callable[[S], F], opening: Callable[P, S]) -> Callable[P, F]:
-    """The same function, but what it returns has that face."""
+    """The same function, whose result gets a face."""
 
     @functools.wraps(opening)
     def open_it(*args: P.args, **options: P.kwargs) -> F:
@@ -57,7 +57,7 @@ def opens(face: Callable[[S], F], opening: Callable[P, S]) -> Callable[P, F]:
 def opens_later(
     face: Callable[[S], F], opening: Callable[P, Awaitable[S]]
 ) -> Callable[P, F]:
-    """As `opens`, where what it returns has to be awaited."""
+    """As `opens`, for a function whose result must be awaited."""
 
     @functools.wraps(opening)
     def wait(*args: P.args, **options: P.kwargs) -> S:

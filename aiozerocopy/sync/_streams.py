@@ -42,7 +42,7 @@ Call: TypeAlias = Callable[..., Coroutine[Any, Any, T]]
 
 
 class Face(OfOneProcess):
-    """What blocks, over what is awaited: ``with`` closes it."""
+    """Blocking methods over an object whose methods are awaited."""
 
     def __init__(self, it: Any) -> None:
         super().__init__()
@@ -80,8 +80,7 @@ class Face(OfOneProcess):
 def blocking(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], in_turn: bool = False
 ) -> Callable[Concatenate[Any, P], T]:
-    """A method of a face that calls this one, and returns what that returns."""
-
+    """The blocking form of a method, for a face; ``in_turn``: one thread at a time."""
     name = method.__name__
 
     @functools.wraps(method)
@@ -97,7 +96,7 @@ def blocking(
 
 
 class shown(Generic[T]):
-    """An attribute of a face: one of what it stands for."""
+    """An attribute of a face, which it takes from its object."""
 
     def __init__(self, kind: type[S], look: Callable[[S], T]) -> None:
         self._look: Callable[[Any], T] = look

@@ -6,12 +6,11 @@ waits for what the coroutine has asked for.  An exception that comes meanwhile, 
 Ctrl-C, closes the coroutine, which takes its buffers back.
 
 Of the threads that wait on one stream, one listens to C: it alone takes events from the
-port, and wakes the others after that.  Then another one listens, or the same.  A thread
-that does not listen looks once more after its gate is in the list, so it cannot sleep
-through what it waits for.
+port, and then wakes the others, of which one listens next.  A thread that does not
+listen looks once more after its gate is in the list, so that it misses nothing.
 
-A signal's exception may come at any line of the main thread.  If that listened, it does
-so no longer when the exception leaves.
+A signal's exception may come at any line of the main thread.  If that was the listener,
+it is no longer when the exception leaves.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _NEVER = (1 << 32) - 1  # calls until one has to let others run
 
 
 def refuse_in_a_loop() -> None:
-    """Raise in a thread that must not block."""
+    """Raise in a thread whose event loop runs."""
     if has_loop():
         raise RuntimeError(
             "this thread runs an event loop, which a blocking call would stop: await "
@@ -74,7 +73,7 @@ def _step(
 
 
 class ThreadWaiter(Waiter):
-    """What a stream is bound to that any thread may use."""
+    """Binds a stream to no loop, so that any thread may use it."""
 
     port: SharedPort
 
@@ -138,10 +137,10 @@ class SharedPort(Port):
         self._ready.register(self.fileno(), select.POLLIN)
         self._lock = threading.Lock()  # guards the next two
         self._is_heard = False
-        self._gates: list[threading.Lock] = []  # of those who wait for who listens
+        self._gates: list[threading.Lock] = []  # of the threads that do not listen
 
     def until(self, ready: Question, seconds: float | None = None) -> None:
-        """Block this thread until that is so, or for so many seconds."""
+        """Block this thread until ``ready()``, for ``seconds`` at most."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while not ready():
             left = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
@@ -167,7 +166,7 @@ class SharedPort(Port):
     def _listen(
         self, gate: threading.Lock | None, ready: Question, seconds: float
     ) -> bool:
-        """Listen, if nobody does; otherwise leave the gate to who does."""
+        """Listen, if no thread does; otherwise leave the gate to the one that does."""
         mine = False
         try:
             with self._lock:

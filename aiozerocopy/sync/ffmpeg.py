@@ -43,7 +43,7 @@ F = TypeVar("F")
 def _given_to(
     kind: Callable[P, S],
 ) -> Callable[[Callable[[F, S], None]], Callable[Concatenate[F, P], None]]:
-    """For an ``__init__`` that takes one of these: it takes the arguments for one."""
+    """Let an ``__init__`` that takes a film take the arguments of that film instead."""
 
     def decorate(init: Callable[[F, S], None]) -> Callable[Concatenate[F, P], None]:
         @functools.wraps(kind.__init__)

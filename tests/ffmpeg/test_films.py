@@ -151,6 +151,7 @@ async def test_every_container_has_the_colours(
         ("bgra", {"codec": "hevc", "preset": "ultrafast", "quality": "high"}),
         ("rgb24", {"codec": "mpeg4", "quality": "high"}),
         ("rgb24", {"codec": "mjpeg"}),
+        ("rgb24", {"codec": "prores"}),
     ],
     ids=str,
 )
@@ -212,13 +213,6 @@ async def test_frames_of_full_range_by_their_name(ffmpeg: str, tmp_path: Path) -
             await video.put(picture)
     assert error(seen(path, (64, 48))) <= 2
     assert facts(path)["color_range"] == "pc"
-
-
-async def test_prores(ffmpeg: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.mov"
-    await film(path, (160, 90), "rgb24", codec="prores", ffmpeg=ffmpeg)
-    assert error(seen(path, (160, 90))) <= 3  # it has 10 bits, and is shown with 8
-    assert facts(path)["codec_name"] == "prores"
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.webm"])
@@ -304,16 +298,6 @@ async def test_words_that_mean_nothing_touch_nothing(
     assert says in str(raised.value)
     assert os.listdir(tmp_path) == ["a.mp4"]
     assert path.read_text() == "mine"
-
-
-@pytest.mark.parametrize("codec", sorted(codecs.KNOWN))
-def test_words_of_every_encoder(codec: str) -> None:
-    known = codecs.KNOWN[codec]
-    for quality in known.quality:
-        assert codecs.chosen(codec, quality=quality).arguments
-    for preset in known.preset:
-        assert preset in codecs.PRESETS
-        assert codecs.chosen(codec, preset=preset).arguments
 
 
 async def test_hardware_that_works_is_taken(

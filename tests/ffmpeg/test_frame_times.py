@@ -18,7 +18,7 @@ import anyio
 import pytest
 from ffmpegs import FOUND, needed
 
-from aiozerocopy.ffmpeg import FFmpegError, Reader
+from aiozerocopy.ffmpeg import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,22 +154,6 @@ async def test_frames_are_those_that_ffprobe_counts(
             if other is not None and expected[0] is not None:
                 assert time - times[0] == pytest.approx(other - expected[0], abs=0.002)
         assert times == sorted(times)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("film", ["sound.ts", "fragments.mp4"])
-async def test_film_that_is_cut_off_anywhere(
-    film: str, ffmpeg: str, corpus: Callable[[str], Path], tmp_path: Path
-) -> None:
-    data = (corpus("packaged") / film).read_bytes()
-    for part in range(1, 7):
-        path = tmp_path / f"{part}-{film}"
-        path.write_bytes(data[: len(data) * part // 7 + part])
-        count, _ = probed(path)
-        try:
-            assert len(await times_of(path, ffmpeg=ffmpeg)) == count
-        except FFmpegError:
-            assert count == 0
 
 
 # ---- at a rate ---------------------------------------------------------------------

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from tensors import Tensor
 
-import aiozerocopy as azc
 from aiozerocopy import FramePool
 from aiozerocopy.frames import Colour, Conversion, to_nv12, to_rgb, to_rgb24, to_yuv420p
 
@@ -217,10 +216,6 @@ def test_what_is_no_picture_is_refused(call: Any, says: str) -> None:
 def test_read_only_memory_is_not_written() -> None:
     with pytest.raises(BufferError, match="read-only"):
         to_yuv420p(bytes(12), bytes(6), size=(2, 2))
-
-
-def test_it_is_in_the_package() -> None:
-    assert azc.frames.to_yuv420p is to_yuv420p
 
 
 # ---- in C --------------------------------------------------------------------------

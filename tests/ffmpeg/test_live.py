@@ -165,16 +165,3 @@ async def test_hls(ffmpeg: str, tmp_path: Path) -> None:
     frames = await ffmpegs.frames_of(playlist, "gray", ffmpeg=ffmpeg)
     numbers = [number_of(np.frombuffer(frame, "u1")) for frame in frames]
     assert numbers == list(range(50))
-
-
-async def test_hls_whose_folder_goes(ffmpeg: str, tmp_path: Path) -> None:
-    folder = tmp_path / "live"
-    folder.mkdir()
-    video = await new_writer([*HLS, str(folder / "film.m3u8")], ffmpeg)
-    with pytest.raises(FFmpegError, match="No such file"):
-        for number in itertools.count():
-            await video.send(plain(number))
-            if (folder / "film0.ts").exists():
-                folder.rename(tmp_path / "gone")
-    with pytest.raises(FFmpegError):
-        await video.aclose()

@@ -291,13 +291,6 @@ async def test_ctrl_c_in_the_terminal_is_not_for_ffmpeg(
         assert os.getpgid(film.pid) == film.pid
 
 
-async def test_film_that_is_cut_off(ffmpeg: str, tmp_path: Path) -> None:
-    """FFmpeg decodes what there is; we give what it gives."""
-    path = make_film(tmp_path / "a.mkv", pictures=[noise()] * 20)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    assert 0 < len(await frames_of(path, ffmpeg=ffmpeg)) < 20
-
-
 HEADER = """Output #0, rawvideo
   Stream #0:0: Video: rawvideo (I420), yuv420p, 4x2, 25 fps"""
 MAPPED = f"""  Stream #0:1: Video: h264, yuv420p, 4x2

@@ -182,12 +182,6 @@ async def test_frames_outlive_the_reader() -> None:
     assert array.any()
 
 
-async def test_empty_video(ffmpeg: str) -> None:
-    async with Reader(pattern(), options=["-frames:v", "0"], ffmpeg=ffmpeg) as video:
-        assert [frame async for frame in video] == []
-        assert video.size == SIZE
-
-
 async def test_reader_of_nothing(ffmpeg: str, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no video")
     for path, text, kind in (

@@ -68,7 +68,7 @@ def any_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("any_way")
 @pytest.mark.parametrize("mapping", ["persistent", "copy"])
-@pytest.mark.parametrize("size", [(64, 48), (62, 34), (35, 7), (1, 1)])
+@pytest.mark.parametrize("size", [(64, 48), (35, 7), (1, 1), (1024, 601)])
 def test_rgb_is_exact_and_top_down(
     context: Any, size: tuple[int, int], mapping: str
 ) -> None:
@@ -83,13 +83,6 @@ def test_rgb_is_exact_and_top_down(
     )
     assert np.array_equal(rgba, picture)
     assert np.array_equal(rgb, picture[..., :3])
-
-
-def test_a_copy_of_many_pieces(context: Any) -> None:
-    picture = scene.noise(1024, 601)
-    with scene.painted(context, picture) as framebuffer:
-        array = read_now(context, framebuffer, mapping="copy")
-    assert np.array_equal(array, picture)
 
 
 @pytest.mark.usefixtures("any_way")
@@ -766,36 +759,22 @@ def test_errors_of_others_are_not_ours(context: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (((0, 4),), "no pixels"),
-        (((4, 4), "bgra"), "pix_fmt is 'bgra'"),
-        (((63, 48), "yuv420p"), "even width and height, not 63x48"),
-        (((64, 47), "nv12"), "even width and height, not 64x47"),
-        ((SIZE, "rgba", 0), "depth 0"),
-    ],
-)
-def test_refused_at_once(arguments: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        gl.Readback(None, *arguments)
-
-
-def test_a_context_of_another_kind_is_refused() -> None:
-    with pytest.raises(TypeError, match="not a NoneType"):
-        gl.Readback(None, SIZE)
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({}, "not a NoneType"),
+        ({"size": (0, 4)}, "no pixels"),
+        ({"pix_fmt": "bgra"}, "pix_fmt is 'bgra'"),
+        ({"size": (63, 48), "pix_fmt": "yuv420p"}, "even width and height, not 63x48"),
+        ({"size": (64, 47), "pix_fmt": "nv12"}, "even width and height, not 64x47"),
+        ({"depth": 0}, "depth 0"),
         ({"matrix": "bt2020"}, "bt601, bt709"),
         ({"color_range": "tv"}, "limited, full"),
         ({"mapping": "none"}, "mapping is 'none'"),
     ],
 )
-def test_refused_options(options: dict[str, str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        gl.Readback(None, SIZE, "nv12", **options)  # type: ignore[arg-type]
+def test_refused_at_once(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        gl.Readback(None, **{"size": SIZE, **options})
 
 
 def test_persistent_where_there_is_none(

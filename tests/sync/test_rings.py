@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 import scripts
+from links import error_in_thread
 
 from aiozerocopy import StreamClosed, sync
 from aiozerocopy._core.binding import PORTABLE
@@ -73,21 +74,16 @@ def test_nobody_listens(tmp_path: Path) -> None:
 
 def test_abort_ends_a_receive(ends: tuple[sync.Ring, sync.Ring]) -> None:
     _, receiver = ends
-    raised: list[Exception] = []
-
-    def receive() -> None:
-        try:
-            receiver.receive()
-        except StreamClosed as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=receive)
+    ends_by: list[object] = []
+    thread = threading.Thread(
+        target=lambda: ends_by.append(error_in_thread(receiver.receive))
+    )
     thread.start()
     while not receiver.stats.waits:
         pass
     receiver.abort()
     thread.join()
-    assert raised
+    assert isinstance(ends_by[0], StreamClosed)
 
 
 def test_ctrl_c_ends_a_receive_which_loses_nothing(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from interruption import Interruption, Lines, Place, is_exported, shown
 from links import (
     BIG,
     EACH_WAY,
-    KINDS,
     SOCKETS,
     STALLING,
     Link,
@@ -25,7 +24,6 @@ from links import (
     error_in_thread,
     open_link,
     open_unread,
-    wait_for_file,
 )
 from oracle import Checker, message, poison
 
@@ -73,11 +71,10 @@ def in_thread(call: Callable[..., object], *args: Any) -> threading.Thread:
     return thread
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH_WAY)
 def test_what_is_sent_is_yours(kind: str, tmp_path: Path) -> None:
     with open_link(kind, tmp_path) as link, reading(link) as (reader, checker):
-        if kind in STALLING:  # (a file is read once it is whole)
-            reader.start()
+        reader.start()
         with sender(link) as stream:
             for sequence, size in enumerate((0, 10, 3000, BIG, 2 * BIG)):
                 data = message(1, sequence, size)
@@ -100,12 +97,10 @@ def test_what_is_sent_is_yours(kind: str, tmp_path: Path) -> None:
     assert checker.counts == {1: 10}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH_WAY)
 def test_what_is_received(kind: str, tmp_path: Path) -> None:
     data = bytes(message(1, 0, BIG))
     with open_unread(kind, tmp_path, data) as link:
-        if kind == "file":
-            wait_for_file(link, len(data))
         with receiver(link) as stream:
             got = bytearray(1000)
             stream.receive_exactly(got)
