@@ -6,6 +6,7 @@ Ctrl-C ends the film early, and what was drawn until then can be played.
 """
 
 import sys
+from functools import partial
 
 import anyio
 import numpy as np
@@ -17,7 +18,8 @@ def rings(width: int, height: int) -> np.ndarray:
     """How far each pixel is from the middle."""
     y, x = np.mgrid[0:height, 0:width].astype("f4")
     distance = np.hypot(x - width / 2, y - height / 2) * (256 / height)
-    return distance.astype("u1")[..., None]
+    shades: np.ndarray = distance.astype("u1")[..., None]
+    return shades
 
 
 async def main(
@@ -36,4 +38,4 @@ async def main(
 
 
 if __name__ == "__main__":
-    anyio.run(main, *sys.argv[1:])
+    anyio.run(partial(main, *sys.argv[1:]))

@@ -7,6 +7,7 @@ waits in a call of OpenGL or of the operating system, so a program's other tasks
 """
 
 import sys
+from functools import partial
 from typing import Any
 
 import anyio
@@ -78,4 +79,4 @@ async def main(
 
 
 if __name__ == "__main__":
-    anyio.run(main, *sys.argv[1:])
+    anyio.run(partial(main, *sys.argv[1:]))

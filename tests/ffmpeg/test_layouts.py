@@ -103,15 +103,18 @@ async def test_ffmpeg_is_asked_once(ffmpeg: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("pix_fmt", ["cuda", "vaapi", "drm_prime"])
-async def test_hardware_format_is_refused(ffmpeg: str, pix_fmt: str) -> None:
-    assert "H" in formats(ffmpeg)[pix_fmt]
-    with pytest.raises(ValueError, match=f"^'{pix_fmt}' is a hardware format, [^.]*$"):
-        await Writer(NULL, SIZE, pix_fmt=pix_fmt, ffmpeg=ffmpeg)
-
-
-@pytest.mark.anyio
-async def test_size_that_ffmpeg_does_not_take(ffmpeg: str) -> None:
-    size = 1 << 30, 1 << 30
-    with pytest.raises(ValueError, match="FFmpeg takes no frames of 1073741824x"):
-        await Writer(NULL, size, pix_fmt="yuyv422", ffmpeg=ffmpeg)
+@pytest.mark.parametrize(
+    ("pix_fmt", "size", "says"),
+    [
+        ("cuda", SIZE, "^'cuda' is a hardware format, [^.]*$"),
+        ("drm_prime", SIZE, "^'drm_prime' is a hardware format, [^.]*$"),
+        ("nonesuch", SIZE, "no pixel format 'nonesuch'"),
+        ("yuyv422", (1 << 30, 1 << 30), "FFmpeg takes no frames of 1073741824x"),
+    ],
+    ids=str,
+)
+async def test_format_that_is_refused(
+    ffmpeg: str, pix_fmt: str, size: tuple[int, int], says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        await Writer(NULL, size, pix_fmt=pix_fmt, ffmpeg=ffmpeg)

@@ -627,6 +627,13 @@ def test_times(time: Any, microseconds: int) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
+        *(  # a name that is no input would be FFmpeg's output
+            ({"source": source}, "input arguments end with '-i' and a name")
+            for source in ([], ["a.mp4"], ["-i", "a.mp4", "b.mp4"])
+        ),
+        ({"size": (0, 1)}, "no pixels"),
+        ({"fps": -1}, "positive"),
+        ({"slots": 0}, "slot"),
         ({"start": -1}, "start must not be negative, not -1"),
         ({"start": "soon"}, "start is seconds, or such as '1:30', not 'soon'"),
         ({"start": float("inf")}, "start is seconds"),
@@ -640,4 +647,4 @@ def test_times(time: Any, microseconds: int) -> None:
 )
 def test_arguments_that_mean_nothing(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        Reader("a.mkv", **options)
+        Reader(**{"source": "a.mkv", **options})

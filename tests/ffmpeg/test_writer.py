@@ -308,19 +308,6 @@ def test_arguments_that_mean_nothing(
         Writer(**{"output": "a.mkv", "size": SIZE, **options})
 
 
-@pytest.mark.parametrize("source", [[], ["a.mp4"], ["-i", "a.mp4", "b.mp4"]])
-def test_reader_does_not_write(source: list[str]) -> None:
-    """A name that is no input would be FFmpeg's output."""
-    with pytest.raises(ValueError, match="input arguments end with '-i' and a name"):
-        Reader(source)
-
-
-@pytest.mark.parametrize("options", [{"size": (0, 1)}, {"fps": -1}, {"slots": 0}])
-def test_reader_arguments_that_mean_nothing(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"no pixels|positive|slot"):
-        Reader("a.mkv", **options)
-
-
 async def test_not_open() -> None:
     video, back = Writer(NULL, SIZE), Reader("a.mkv")
     for use in (video.send, video.put, video.send_audio):
@@ -347,11 +334,6 @@ async def test_opened_twice() -> None:
     async with Reader(pattern()) as back:
         with pytest.raises(RuntimeError, match="opened before"):
             await back
-
-
-async def test_unknown_pixel_format(ffmpeg: str) -> None:
-    with pytest.raises(ValueError, match="no pixel format 'nonesuch'"):
-        await Writer(NULL, SIZE, pix_fmt="nonesuch", ffmpeg=ffmpeg)
 
 
 # ---- which FFmpeg ------------------------------------------------------------------
