@@ -83,7 +83,7 @@ def judged(
     harmless = core.listed("harmless")
     known = harmless | core.listed("open")
     chosen = core.mutants(options.files.split(","))
-    if options.sample:
+    if options.sample is not None:
         chosen = random.Random(SAME).sample(chosen, min(options.sample, len(chosen)))
     verdicts: dict[Mutant, Enum] = {}
     unknown = 0
@@ -95,7 +95,8 @@ def judged(
             unknown += 1
             print(f"{verdict.value}: {mutant}", flush=True)
 
-    try_all(chosen, note)
+    if chosen:
+        try_all(chosen, note)
     if len(verdicts) != len(chosen):
         print("not all mutants were tried")
         return 1

@@ -1,13 +1,7 @@
-"""The page of a proof, written from its JSON alone: nothing is typed by hand.
-
-Its curves are pictures, one for each plot, with a line for each curve that is named
-"PLOT: LINE".  A picture says in its own text which data it was drawn from, so that a
-test can tell whether it is the one.
-"""
+"""The page of a proof, written from its JSON alone: nothing is typed by hand."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from typing import TYPE_CHECKING
@@ -24,7 +18,6 @@ PAGES = ROOT / "docs" / "pages"
 JSON = PAGES / "proof.json"
 PAGE = PAGES / "proof.md"
 RUNS = 10  # that the page remembers
-TEXT = "Description"  # of the PNG: the digest of what was drawn
 
 HEAD = """\
 # Proof
@@ -36,18 +29,14 @@ a checkout after `make venv`, with the command that stands there.
 
 
 def write(results: Json, folder: Path = PAGES) -> None:
-    """proof.json, proof.md and the pictures, in place of those of the last proof."""
-    for old in folder.glob("proof-*.png"):
-        old.unlink()
-    today = {each.name: each.command for each in SLICES}  # what can be typed now
+    """proof.json and proof.md, in place of those of the last proof."""
+    today = {each.name: each for each in SLICES}  # what can be typed now
     for each in results["slices"]:
-        each["command"] = today.get(each["name"], each["command"])
+        if now := today.get(each["name"]):
+            each |= {"shows": now.shows, "command": now.command}
     text = json.dumps(results, indent=1, ensure_ascii=False)
     (folder / JSON.name).write_text(text + "\n")
     (folder / PAGE.name).write_text(render(results))
-    for each in results["slices"]:
-        for name, plot in plots(each).items():
-            draw(name, plot, folder)
 
 
 def with_earlier_runs(results: Json, folder: Path = PAGES) -> Json:
@@ -130,7 +119,6 @@ def section(each: Json) -> str:
     ]
     if rows:
         parts.append(table(("", "", ""), rows))
-    parts += (f"![{name}]({file_name(name)})\n" for name in plots(each))
     if notes := list(remarks(each)):
         parts.append("\n".join(notes) + "\n")
     return "\n".join(parts)
@@ -169,53 +157,3 @@ def number(value: float, unit: str = "") -> str:
 def escaped(text: str) -> str:
     """As text of one line, whatever Markdown could make of it."""
     return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(text.split()))
-
-
-# ---- pictures -----------------------------------------------------------------------
-
-
-def plots(each: Json) -> dict[str, Json]:
-    """The plots of a slice: by its name the curves of each, by their lines' names."""
-    found: dict[str, Json] = {}
-    for what, figure in each["figures"].items():
-        if figure["kind"] == "curve":
-            name, _, line = what.partition(": ")
-            found.setdefault(name, {})[line] = figure
-    return found
-
-
-def file_name(plot: str) -> str:
-    slug = re.sub(r"\W+", "-", plot.lower()).strip("-")
-    return f"proof-{slug}.png"
-
-
-def digest(plot: Json) -> str:
-    return hashlib.sha256(json.dumps(plot, sort_keys=True).encode()).hexdigest()
-
-
-def draw(name: str, plot: Json, folder: Path) -> None:
-    """Needs matplotlib."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter
-
-    drawing = Figure(figsize=(8, 3.6), layout="constrained")
-    axes = drawing.subplots()
-    for line, curve in plot.items():
-        xs, ys = zip(*sorted(curve["value"]), strict=True)
-        mark = "o" if curve["log"] else ""
-        axes.plot(xs, ys, label=line, marker=mark, linewidth=1.6)
-    axes.set(xlabel=curve["x"], ylabel=curve["y"])
-    axes.set_title(name, loc="left", fontsize=11)
-    axes.grid(color="0.9")
-    axes.spines[["top", "right"]].set_visible(False)
-    if curve["log"]:
-        axes.set(xscale="log", yscale="log")
-        axes.set_xticks(sorted({x for it in plot.values() for x, _ in it["value"]}))
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.minorticks_off()
-    else:
-        axes.set_ylim(bottom=0)
-    if any(plot):
-        axes.legend(frameon=False, fontsize=9)
-    drawing.savefig(folder / file_name(name), dpi=100, metadata={TEXT: digest(plot)})

@@ -106,9 +106,9 @@ def report(path: Path) -> tuple[int, list[Json], list[Json]]:
 
 
 def figures(path: Path) -> Json:
-    """Counts are added, of worst the largest stays, remarks and curves are kept once.
+    """Counts are added, of worst the largest stays, remarks are kept once.
 
-    Each is {"kind", "value", "unit"}; a curve's value is its points.
+    Each is {"kind", "value", "unit"}.
     """
     found: Json = {}
     for text in path.read_text().splitlines() if path.exists() else ():

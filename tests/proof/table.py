@@ -95,7 +95,7 @@ SLICES = (
     ),
     Slice(
         "kills",
-        "Readers and senders that are killed at any byte: what was read is a prefix.",
+        "Senders that are killed at any byte: what was read is a prefix.",
         1,
         "AZC_KILLS=250 python -m pytest slow/test_kills.py",
     ),
@@ -108,11 +108,10 @@ SLICES = (
     Slice(
         "readers",
         "Readers of every kind, one that stops inside the kernel's copy, forks under "
-        "load, storms of signals, allocations that fail.",
+        "load, storms of signals.",
         1,
         "AZC_FORKS=100 python -m pytest core/test_readers.py "
-        "core/test_stalled_readers.py core/test_forks.py slow/test_storms.py "
-        "slow/test_allocations.py",
+        "core/test_stalled_readers.py core/test_forks.py slow/test_storms.py",
     ),
     Slice(
         "every-line",

@@ -82,16 +82,15 @@ def test_who_is_stuck_costs_the_others_nothing(
 
 
 def test_figures(found: dict[int, dict[str, Any]]) -> None:
-    def curve(plot: str, line: str, unit: str, what: str) -> None:
-        points = [(size, each[what]) for size, each in found.items()]
-        figures.curve(f"Simulated sockets, {plot}: {line}", points, "sockets", unit,
-                      log=True)  # fmt: skip
-
-    curve("memory of each", "idle", "bytes", "idle")
-    curve("memory of each", "with half a message", "bytes", "stuck")
-    curve("processor for a message", "all at once", "µs", "round_us")
-    curve("processor for a message", "one, the others stuck", "µs", "one_us")
-    figures.worst("threads for all sockets", found[SIZES[-1]]["threads"])
+    most = found[SIZES[-1]]
+    for what, value, unit in (
+        ("memory of a socket", most["idle"], "bytes"),
+        ("memory of a socket with half a message", most["stuck"], "bytes"),
+        ("processor for a message, all at once", most["round_us"], "µs"),
+        ("processor for a message, all others stuck", most["one_us"], "µs"),
+    ):
+        figures.worst(what, value, unit)
+    figures.worst("threads for all sockets", most["threads"])
     figures.worst("sockets in one process", SIZES[-1])
     figures.remark(
         "not shown", "what Python's objects and a real kernel's sockets need for each"

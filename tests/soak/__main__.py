@@ -24,14 +24,11 @@ PATIENCE = 90.0  # seconds for all to end after the last second
 # does not.  The look is repeated until it is so, for a while.
 IDLE = 0.15
 SETTLES = 30.0
-POINTS = 200  # of a curve
-CURVES = (
-    ("private memory", "memory", "MB", 1e-6),
-    ("memory that is in use", "used", "MB", 1e-6),
-    ("open files", "fds", "fds", 1),
-    ("threads", "threads", "threads", 1),
-    ("bytes", "bytes", "GB", 1e-9),
-    ("latest beat in a second", "late", "ms", 1000),
+WORST = (
+    ("memory", 1e-6, "MB"),
+    ("fds", 1, ""),
+    ("threads", 1, ""),
+    ("late", 1e3, "ms"),
 )
 
 
@@ -61,15 +58,6 @@ class Child:
         with open(f"/proc/{self.process.pid}/stat") as file:
             parts = file.read().rpartition(")")[2].split()
         return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
-
-    def draw(self) -> None:
-        step = -(-len(self.samples) // POINTS) or 1
-        for plot, what, unit, scale in CURVES:
-            points = [
-                (it["at"] - self.samples[0]["at"], scale * it[what])
-                for it in self.samples[::step]
-            ]
-            figures.curve(f"Soak, {plot}: {self.name}", points, "s", unit, log=False)
 
 
 async def start(name: str, words: list[str], ends: list[socket.socket]) -> Child:
@@ -196,11 +184,10 @@ class Soak:
             figures.count(what, total(senders, what))
         figures.count("streams whose reader left", total(receivers, "left"))
         figures.count("cancelled without a trace", total(receivers, "missing"))
-        for child in senders:
-            late = max((sample["late"] for sample in child.samples), default=0.0)
-            figures.worst(f"a late beat of {child.name}", 1000 * late, "ms")
         for child in self.children:
-            child.draw()
+            for what, scale, unit in WORST if child.samples else ():
+                worst = scale * max(sample[what] for sample in child.samples)
+                figures.worst(f"{what}: {child.name}", worst, unit)
         print(f"{arrived / 1e9:.1f} GB in {seconds:.0f} s, and compared")
         if arrived < self.options.gigabytes * 1e9:
             self.found.append(f"only {arrived / 1e9:.1f} GB came")

@@ -12,10 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 VARIABLE = "AZC_FIGURES"
 _held: int | None = None  # the file, where it has to be open already
@@ -34,13 +30,6 @@ def worst(what: str, value: float, unit: str = "") -> None:
 def remark(what: str, text: str) -> None:
     """A line of text, as which case was left out here and why."""
     _keep(kind="remark", what=what, value=text, unit="")
-
-
-def curve(
-    what: str, points: Sequence[tuple[float, float]], x: str, y: str, *, log: bool
-) -> None:
-    """A line of a plot; "PLOT: LINE", one plot for all with its name."""
-    _keep(kind="curve", what=what, value=list(points), unit="", x=x, y=y, log=log)
 
 
 def hold() -> None:

@@ -1,9 +1,8 @@
-"""Forks readers and senders, and kills them: a few milliseconds each.
+"""Forks senders, and kills them: a few milliseconds each.
 
-Over the socket on stdin come a line of JSON and an fd.  A reader reads that many bytes
-of the fd, checks each, and kills itself in between; or it is killed after so many
-seconds, wherever it is.  So is a sender, which makes use of all that it got back
-meanwhile.  The answer is the exit status, negative for a signal.
+Over the socket on stdin come a line of JSON and an fd.  A sender sends to that fd, uses
+again all memory that it gets back, and is killed after so many seconds, wherever it is.
+The answer is its exit status, negative for a signal.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ import traceback
 from typing import Any
 
 import anyio
-from oracle import CANARY, Checker, message, poison
+from oracle import CANARY, message, poison
 
 import aiozerocopy as azc
 
-SIZE = 300_000
+SIZE = FRAME = 300_000
 
 
 class Begun:
@@ -40,22 +39,6 @@ class Begun:
     def close(self) -> None:
         for fd in self.fds:
             os.close(fd)
-
-
-FRAME = 300_000
-
-
-def read(fd: int, order: dict[str, Any]) -> None:
-    """To the end, or until enough."""
-    checker = Checker()
-    while data := os.read(fd, order["piece"]):
-        checker.feed(data)
-        if checker.received >= order["bytes"]:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def send(fd: int, order: dict[str, Any]) -> None:
-    anyio.run(_lend if order["lends"] else _send, fd, order["begun"])
 
 
 async def _send(fd: int, begun: Begun) -> None:
@@ -97,7 +80,7 @@ def _is_socket(fd: int) -> bool:
 
 def _live(fd: int, order: dict[str, Any]) -> None:
     try:
-        {"read": read, "send": send}[order["role"]](fd, order)
+        anyio.run(_lend if order["lends"] else _send, fd, order["begun"])
     except BaseException:
         traceback.print_exc()
         os._exit(1)
@@ -119,9 +102,8 @@ def main() -> None:
         os.close(fds[0])
         if order["begun"]:
             os.read(begun.fds[0], 1)
-        if "seconds" in order:
-            time.sleep(order["seconds"])
-            os.kill(pid, signal.SIGKILL)
+        time.sleep(order["seconds"])
+        os.kill(pid, signal.SIGKILL)
         begun.close()
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         orders.send(json.dumps(status).encode())
