@@ -44,22 +44,14 @@ async def test_records_arrive_in_order_and_whole(tmp_path: Path) -> None:
     assert received == sent
 
 
-async def test_payload_is_aligned_and_read_only(tmp_path: Path) -> None:
-    async with ring_pair(tmp_path) as (producer, consumer):
-        for size in (1, 100, 1000):
-            await producer.send(b"x" * size)
-            record = await consumer.receive()
-            assert record.array().ctypes.data % 64 == 0
-            assert record.view.readonly
-            assert not record.array().flags.writeable
-
-
 async def test_array_and_dlpack(tmp_path: Path) -> None:
     array = np.arange(12, dtype="float32").reshape(3, 4)
     async with ring_pair(tmp_path) as (producer, consumer):
         await producer.send(array)
         record = await consumer.receive()
         assert (record.array("float32", (3, 4)) == array).all()
+        assert record.view.readonly
+        assert not record.array().flags.writeable
         bytes_of_it = np.from_dlpack(record)
         assert bytes_of_it.tobytes() == array.tobytes()
         with pytest.raises(ValueError, match="reshape"):
@@ -112,20 +104,18 @@ async def test_batch_goes_on_at_the_beginning_of_the_ring(tmp_path: Path) -> Non
             batch.release()
 
 
-async def test_batch_of_several_sizes(tmp_path: Path) -> None:
+async def test_batch_that_is_no_array(tmp_path: Path) -> None:
+    """Of several sizes, or of another shape."""
     async with ring_pair(tmp_path) as (producer, consumer):
         for size in (3, 100, 5):
             await producer.send(b"x" * size, type_id=size)
         batch = await consumer.receive_batch()
         assert [len(record) for record in batch] == [3, 100, 5]
+        assert not any(record.array().ctypes.data % 64 for record in batch)
         assert [record.type_id for record in batch[1:]] == [100, 5]
         assert bytes(batch[-1]) == b"x" * 5
         with pytest.raises(ValueError, match="sizes from 3 to 100 bytes"):
             batch.array()
-
-
-async def test_batch_of_another_shape(tmp_path: Path) -> None:
-    async with ring_pair(tmp_path) as (producer, consumer):
         await producer.send(b"123456789")
         batch = await consumer.receive_batch()
         with pytest.raises(ValueError, match="9 bytes is not an array of float32"):
@@ -136,18 +126,18 @@ async def test_batch_of_another_shape(tmp_path: Path) -> None:
 # ---- in place -----------------------------------------------------------------------
 
 
-async def test_reserve_commits_at_the_end_of_the_block(tmp_path: Path) -> None:
+async def test_reserve_and_commit(tmp_path: Path) -> None:
+    """At the end of the block, or by hand, and then maybe less."""
     async with ring_pair(tmp_path) as (producer, consumer):
         async with producer.reserve(8, type_id=3) as slot:
+            view = slot.view
             slot.array("uint16")[:] = 5
             assert producer.stats.records == 0
+        with pytest.raises(ValueError, match="released"):
+            view[0] = 1
         record = await consumer.receive()
         assert record.type_id == 3
         assert record.array("uint16").tolist() == [5] * 4
-
-
-async def test_commit_may_be_shorter(tmp_path: Path) -> None:
-    async with ring_pair(tmp_path) as (producer, consumer):
         slot = await producer.reserve(1000)
         slot.view[:3] = b"abc"
         slot.commit(3)
@@ -225,14 +215,6 @@ async def test_close_does_not_wait_for_a_dropped_slot(tmp_path: Path) -> None:
             await producer.aclose()
         assert isinstance(sending.error, StreamClosed)
         view[:] = bytes(100)
-
-
-async def test_view_of_a_slot_ends_with_it(tmp_path: Path) -> None:
-    async with ring_pair(tmp_path) as (producer, _):
-        async with producer.reserve(4) as slot:
-            view = slot.view
-        with pytest.raises(ValueError, match="released"):
-            view[0] = 1
 
 
 async def test_who_reserves_has_the_ring_alone(tmp_path: Path) -> None:
@@ -449,33 +431,27 @@ async def test_close_of_the_producer(tmp_path: Path) -> None:
             await producer.send(RECORD)
 
 
-async def test_close_of_the_consumer(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("who", "error", "says"),
+    [
+        ("producer", StreamClosed, "the ring is closed"),
+        ("consumer", StreamBroken, "the consumer has closed the ring"),
+    ],
+)
+async def test_close_wakes_who_waits_for_room(
+    who: str, error: type[Exception], says: str, tmp_path: Path
+) -> None:
     producer, consumer = await opened(tmp_path)
-    async with producer, anyio.create_task_group() as tasks:
-        await filled(producer, RECORD)
-        waiting = attempt(tasks, producer.send, RECORD)
-        await others_wait()
-        await consumer.aclose()
-    assert isinstance(waiting.error, StreamBroken)
-    assert "the consumer has closed the ring" in str(waiting.error)
-
-
-async def test_own_close_wakes_who_waits(tmp_path: Path) -> None:
-    producer, consumer = await opened(tmp_path)
-    async with anyio.create_task_group() as tasks:
-        await filled(producer, RECORD)
-        waiting = [
-            attempt(tasks, producer.send, RECORD),
-            attempt(tasks, producer.send, RECORD),
-        ]
-        await others_wait()
-        await producer.aclose()
-    assert [type(each.error) for each in waiting] == [StreamClosed] * 2
-    while producer.stats.records > consumer.stats.records:
-        (await consumer.receive()).release()
-    async with anyio.create_task_group() as tasks:
-        await consumer.aclose()
-        await consumer.aclose()
+    async with producer, consumer:
+        async with anyio.create_task_group() as tasks:
+            await filled(producer, RECORD)
+            waiting = [attempt(tasks, producer.send, RECORD) for _ in range(2)]
+            await others_wait()
+            for _ in range(2):
+                await (producer if who == "producer" else consumer).aclose()
+    for each in waiting:
+        assert type(each.error) is error
+        assert says in str(each.error)
 
 
 async def test_abort_is_as_a_death(tmp_path: Path) -> None:

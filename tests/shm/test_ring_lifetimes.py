@@ -58,7 +58,11 @@ class Ends:
     received: list[Any]
 
     async def send(self, *buffers: bytes) -> None:
-        await self.producer.send(*buffers, type_id=1)
+        await self.producer.send(*(buffers or (RECORD,)), type_id=1)
+
+    async def send_two(self) -> None:
+        await self.send()
+        await self.send()
 
     async def fill(self) -> None:
         await filled(self.producer, RECORD)
@@ -91,9 +95,11 @@ class Ends:
         record.release()
         del record, view
 
-    async def send_two(self) -> None:
-        await self.send(RECORD)
-        await self.send(RECORD)
+    async def make_room(self) -> None:
+        (await self.consumer.receive()).release()
+
+    async def abort(self) -> None:
+        self.producer.abort()
 
 
 @dataclass(frozen=True)
@@ -108,29 +114,13 @@ class Case:
     records: int | None = None  # that there are, less what the call gets
 
 
-async def make_room(ends: Ends) -> None:
-    (await ends.consumer.receive()).release()
-
-
-async def close_producer(ends: Ends) -> None:
-    await ends.producer.aclose()
-
-
-async def close_consumer(ends: Ends) -> None:
-    await ends.consumer.aclose()
-
-
-async def abort(ends: Ends) -> None:
-    ends.producer.abort()
-
-
 CASES = {
-    "send": Case(lambda ends: ends.send(RECORD)),
+    "send": Case(Ends.send),
     "send of pieces": Case(lambda ends: ends.send(RECORD, b"", RECORD)),
-    "send, waiting": Case(lambda ends: ends.send(RECORD), Ends.fill, make_room),
-    "send, cancelled": Case(lambda ends: ends.send(RECORD), Ends.fill, cancel=True),
+    "send, waiting": Case(Ends.send, Ends.fill, Ends.make_room),
+    "send, cancelled": Case(Ends.send, Ends.fill, cancel=True),
     "reserve": Case(Ends.reserve),
-    "reserve, waiting": Case(Ends.reserve, Ends.fill, make_room),
+    "reserve, waiting": Case(Ends.reserve, Ends.fill, Ends.make_room),
     "reserve, cancelled": Case(Ends.reserve, Ends.fill, cancel=True),
     "reserve and drop": Case(Ends.reserve_and_drop),
     "receive": Case(Ends.receive, Ends.send_two, records=2),
@@ -141,9 +131,13 @@ CASES = {
     "route": Case(Ends.receive_by_type, Ends.send_two),
     "route, waiting": Case(Ends.receive_by_type, meanwhile=Ends.send_two),
     "release": Case(Ends.release, Ends.send_two),
-    "aclose of the producer": Case(close_producer, Ends.send_two, closes=True),
-    "aclose of the consumer": Case(close_consumer, Ends.send_two, closes=True),
-    "abort": Case(abort, Ends.send_two, closes=True),
+    "aclose of the producer": Case(
+        lambda ends: ends.producer.aclose(), Ends.send_two, closes=True
+    ),
+    "aclose of the consumer": Case(
+        lambda ends: ends.consumer.aclose(), Ends.send_two, closes=True
+    ),
+    "abort": Case(Ends.abort, Ends.send_two, closes=True),
 }
 
 
@@ -155,7 +149,8 @@ class Scene:
         self.lines = lines
         self.complaints: list[str] = []
 
-    async def play(self, folder: Path) -> None:
+    async def play(self, folder: Path) -> list[str]:
+        """Return what there is to complain about."""
         fds, before = set(os.listdir("/proc/self/fd")), mapped()
         asyncio.get_running_loop().set_exception_handler(self.in_the_loop)
         sys.unraisablehook = self.in_a_finalizer
@@ -164,6 +159,7 @@ class Scene:
         await self.go_on(ends)
         vars(ends).clear()  # (Python 3.10 keeps it for a while)
         await self.nothing_is_left(fds, before)
+        return self.complaints
 
     def in_the_loop(self, _: object, context: dict[str, Any]) -> None:
         if not isinstance(context.get("exception"), Interruption):
@@ -252,13 +248,6 @@ class Scene:
             self.complaints.append("memory is left")
 
 
-async def be_hit(case: Case, folder: Path, lines: Lines) -> list[str]:
-    """What there is to complain about."""
-    scene = Scene(case, lines)
-    await scene.play(folder)
-    return scene.complaints
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.filterwarnings("ignore:unclosed")
@@ -274,41 +263,19 @@ def test_every_line(
     def some(places: list[Place]) -> list[Place]:
         return [place for place in places if place[2] == 1]
 
-    play = partial(be_hit, CASES[name], tmp_path)
+    def play(lines: Lines) -> Awaitable[list[str]]:
+        return Scene(CASES[name], lines).play(tmp_path)
+
     run_on(loop, partial(hit_each_line, play, ROOMS, some))
 
 
 # ---- programs -----------------------------------------------------------------------
 
 TOOLS = """
-import pathlib, tempfile
+import functools, pathlib, rings, tempfile
 signal.alarm(12)
 folder = tempfile.TemporaryDirectory()
-PATH = pathlib.Path(folder.name) / "ring"
-
-async def opened():
-    ends = []
-    async def listen():
-        ends.append(await azc.shm.listen_ring(PATH, 1 << 16))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(listen)
-        while not PATH.exists():
-            await anyio.sleep(0.001)
-        producer = await azc.shm.connect_ring(PATH)
-    return producer, ends[0]
-
-def is_mapped():
-    return "azc_ring" in pathlib.Path("/proc/self/maps").read_text()
-
-def fds():
-    return set(os.listdir("/proc/self/fd"))
-
-def cycle(*objects):
-    "From here on only garbage refers to these."
-    try:
-        raise ValueError
-    except ValueError as error:
-        kept = error
+opened = functools.partial(rings.opened, pathlib.Path(folder.name))
 """
 
 SLOW = pytest.mark.slow
@@ -328,7 +295,10 @@ def program(code: str, *arguments: str) -> tuple[str, str]:
     return said, complained
 
 
-CYCLE = """
+@every_loop
+def test_ring_at_the_end_of_the_program(loop: str) -> None:
+    said, complained = program(
+        """
 async def use():
     producer, consumer = await opened()
     for n in range(9):
@@ -336,15 +306,15 @@ async def use():
     record = await consumer.receive()
     batch = await consumer.receive_batch(3)
     slot = await producer.reserve(100)
-    cycle(producer, consumer, slot, record, record.view, batch, batch[1].view[3:])
+    garbage = [producer, consumer, slot, record, record.view, batch, batch[1].view[3:]]
+    garbage.append(garbage)
 
 gc.disable()
-"""
-
-
-@every_loop
-def test_ring_at_the_end_of_the_program(loop: str) -> None:
-    said, complained = program(CYCLE + 'run(use)\nprint("ends")\n', loop)
+run(use)
+print("ends")
+""",
+        loop,
+    )
     assert said == "ends\n"
     assert "Fatal" not in complained
 
@@ -393,16 +363,16 @@ async def main():
         try:
             assert bytes(record) == b"one"
             del record
-            for ring in (producer, consumer):
+            for call in (producer.send(b"no"), consumer.receive()):
                 try:
-                    ring.send(b"no").send(None) if ring.sends else (
-                        ring.receive().send(None))
+                    call.send(None)
                 except azc.StreamClosed as error:
                     assert "forked child" in str(error)
                 else:
                     os._exit(3)
-                ring.abort()
-            del producer, consumer, ring
+            producer.abort()
+            consumer.abort()
+            del producer, consumer, call
             gc.collect()
         except BaseException as error:
             os.write(2, repr(error).encode())
@@ -438,6 +408,9 @@ async def use():
     rings.extend(await opened())
     await rings[0].send(b"abc")
 
+def fds():
+    return set(os.listdir("/proc/self/fd"))
+
 before = fds()
 run(use)
 for ring in rings:
@@ -446,7 +419,8 @@ for ring in rings:
 del ring
 rings.clear()
 gc.collect()
-assert fds() <= before and not is_mapped()
+assert fds() <= before
+assert "azc_ring" not in pathlib.Path("/proc/self/maps").read_text()
 print("ends")
 """
     )

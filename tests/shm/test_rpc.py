@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import struct
-import subprocess
-import sys
 import time
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,36 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from links import attempt, cancelled_at, linux_only, others_wait
+from links import attempt, cancelled_at, linux_only, others_wait, until
 from rings import SMALL, opened
 
 from aiozerocopy import StreamBroken, StreamClosed
+from aiozerocopy.shm import RemoteError, Rpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable
     from pathlib import Path
 
-    from aiozerocopy.shm import Request, Ring, Rpc
+    from aiozerocopy.shm import Request, Ring
 
 np = pytest.importorskip("numpy")
 pytestmark = [linux_only, pytest.mark.anyio]
 
 ECHO, FAIL, WAIT, NOTHING, HUGE, ODD = range(1, 7)
-
-SERVER = """
-import sys, anyio
-from aiozerocopy import shm
-async def handle(request):
-    if request.method == 3:
-        await anyio.sleep_forever()
-    return bytes(request)
-async def main():
-    requests = await shm.connect_ring(sys.argv[1])
-    replies = await shm.connect_ring(sys.argv[2])
-    async with shm.Rpc(requests, replies) as rpc:
-        await rpc.serve(handle)
-anyio.run(main)
-"""
 
 
 class Handler:
@@ -54,9 +36,6 @@ class Handler:
         self.cancelled: list[bytes] = []
         self.deadlines: list[float | None] = []
         self.gates: dict[bytes, anyio.Event] = {}
-
-    def has_begun(self, name: bytes) -> bool:
-        return name in self.begun
 
     async def __call__(self, request: Request) -> Any:
         said = bytes(request)
@@ -91,8 +70,6 @@ async def rings(folder: Path) -> tuple[Ring, Ring, Ring, Ring]:
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[tuple[Rpc, Rpc, Handler]]:
     """Who calls, who serves, and its handler."""
-    from aiozerocopy.shm import Rpc
-
     out, requests, replies, back = await rings(folder)
     handler = Handler()
     async with Rpc(out, back) as rpc, Rpc(requests, replies) as server:
@@ -100,11 +77,6 @@ async def served(folder: Path) -> AsyncIterator[tuple[Rpc, Rpc, Handler]]:
             tasks.start_soon(server.serve, handler)
             yield rpc, server, handler
             await rpc.aclose()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await anyio.lowlevel.checkpoint()
 
 
 async def text(call: Awaitable[Any]) -> bytes:
@@ -175,8 +147,6 @@ async def test_many_calls_through_small_rings(tmp_path: Path) -> None:
     ],
 )
 async def test_error_is_told(method: int, kind: str, says: str, tmp_path: Path) -> None:
-    from aiozerocopy.shm import RemoteError
-
     async with served(tmp_path) as (rpc, _, _):
         with pytest.raises(RemoteError, match=says) as caught:
             await rpc.call(method)
@@ -198,8 +168,6 @@ async def test_call_that_cannot_be_sent(tmp_path: Path) -> None:
 
 
 async def test_two_rings_of_one_direction_are_refused(tmp_path: Path) -> None:
-    from aiozerocopy.shm import Rpc
-
     four = await rings(tmp_path)
     with pytest.raises(ValueError, match="receives on the other"):
         Rpc(four[0], four[2])
@@ -253,46 +221,31 @@ async def test_cancelled_call_is_forgotten(tmp_path: Path) -> None:
                 short.cancel_scope.cancel()
             await until(lambda: handler.cancelled == [b"short"])
             handler.gates[b"other"].set()
-            await until(lambda: other.done)
-            assert other.result == b"after all: other"
+        assert other.result == b"after all: other"
         assert not rpc._calls
-        assert not server._calls
+        assert not server._scopes
 
 
-async def test_reader_that_is_cancelled_lets_another_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cancelled", [[b"reader"], [b"reader", b"next"]])
+async def test_reader_that_is_cancelled_lets_another_read(
+    cancelled: list[bytes], tmp_path: Path
+) -> None:
+    """The next one may be woken to read, and cancelled before it does."""
     async with served(tmp_path) as (rpc, _, handler):
         async with anyio.create_task_group() as tasks:
             async with anyio.create_task_group() as short:
-                short.start_soon(rpc.call, WAIT, b"reader")
-                await until(lambda: handler.begun)
-                others = [
-                    attempt(tasks, text, rpc.call(WAIT, b"%d" % n)) for n in range(3)
-                ]
-                await until(lambda: len(handler.begun) == 4)
+                for name in cancelled:
+                    short.start_soon(rpc.call, WAIT, name)
+                    await until(partial(handler.gates.__contains__, name))
+                names = [b"%d" % n for n in range(3)]
+                others = [attempt(tasks, text, rpc.call(WAIT, name)) for name in names]
+                await until(lambda: len(handler.begun) == 3 + len(cancelled))
+                await others_wait()
                 short.cancel_scope.cancel()
             for gate in handler.gates.values():
                 gate.set()
-            await until(lambda: all(other.done for other in others))
-            assert {other.result for other in others} == {
-                b"after all: %d" % n for n in range(3)
-            }
-
-
-async def test_next_reader_that_is_cancelled_lets_another_read(tmp_path: Path) -> None:
-    """Woken to read, and cancelled before it does."""
-    async with served(tmp_path) as (rpc, _, handler):
-        async with anyio.create_task_group() as tasks:
-            async with anyio.create_task_group() as short:
-                for name in (b"reader", b"next"):
-                    short.start_soon(rpc.call, WAIT, name)
-                    await until(partial(handler.has_begun, name))
-                last = attempt(tasks, text, rpc.call(WAIT, b"last"))
-                await until(lambda: len(handler.begun) == 3)
-                await others_wait()
-                short.cancel_scope.cancel()
-            handler.gates[b"last"].set()
-            await until(lambda: last.done)
-            assert last.result == b"after all: last"
+        results = [other.result for other in others]
+        assert results == [b"after all: " + name for name in names]
 
 
 async def test_cancel_at_every_await(tmp_path: Path) -> None:
@@ -309,8 +262,6 @@ async def test_cancel_at_every_await(tmp_path: Path) -> None:
 
 async def test_answers_that_nobody_reads_hold_their_caller_up(tmp_path: Path) -> None:
     """The server takes no more calls: else it would keep ever more answers."""
-    from aiozerocopy.shm import Rpc
-
     out, requests, replies, back = await rings(tmp_path)
     most = 2 * SMALL // 1000 + 200  # as many as both rings hold, and some answers
     async with out, back, Rpc(requests, replies) as server:
@@ -336,32 +287,27 @@ async def test_cancelled_calls_do_not_hold_the_next_one_up(tmp_path: Path) -> No
         assert await text(rpc.call(ECHO, b"hello")) == b"hello"
 
 
-async def test_server_that_closes_fails_all_calls(tmp_path: Path) -> None:
+@pytest.mark.parametrize("who", ["the server", "this side"])
+async def test_end_of_a_ring_fails_all_calls(who: str, tmp_path: Path) -> None:
+    """Of the server's by its death."""
+    error = StreamBroken if who == "the server" else StreamClosed
     async with served(tmp_path) as (rpc, server, handler):
         async with anyio.create_task_group() as tasks:
             calls = [attempt(tasks, rpc.call, WAIT, b"%d" % n) for n in range(5)]
             await until(lambda: len(handler.begun) == 5)
-            server._replies.abort()
+            if who == "the server":
+                server._replies.abort()
+            else:
+                await rpc.aclose()
             await until(lambda: all(call.done for call in calls))
-        assert all(isinstance(call.error, StreamBroken) for call in calls)
-        with pytest.raises(StreamBroken):
+        assert [type(call.error) for call in calls] == [error] * 5
+        with pytest.raises(error):
             await rpc.call(ECHO)
-
-
-async def test_own_close_fails_all_calls(tmp_path: Path) -> None:
-    async with served(tmp_path) as (rpc, _, handler):
-        async with anyio.create_task_group() as tasks:
-            calls = [attempt(tasks, rpc.call, WAIT, b"%d" % n) for n in range(3)]
-            await until(lambda: len(handler.begun) == 3)
-            await rpc.aclose()
-            await until(lambda: all(call.done for call in calls))
-        assert all(isinstance(call.error, StreamClosed) for call in calls)
-        await until(lambda: len(handler.cancelled) == 3)
+        await rpc.aclose()
+        await until(lambda: len(handler.cancelled) == 5)
 
 
 async def test_caller_that_dies_ends_serve(tmp_path: Path) -> None:
-    from aiozerocopy.shm import Rpc
-
     out, requests, replies, back = await rings(tmp_path)
     handler = Handler()
     async with Rpc(out, back) as rpc, Rpc(requests, replies) as server:
@@ -389,8 +335,6 @@ CALL_7 = struct.pack("<QQI12x", 7, 0, 1)  # its number, no deadline, a call
 async def test_record_that_is_no_call_ends_serve(
     data: bytes, says: str, tmp_path: Path
 ) -> None:
-    from aiozerocopy.shm import Rpc
-
     out, requests, replies, back = await rings(tmp_path)
     handler = Handler()
     async with out, back, Rpc(requests, replies) as server:
@@ -402,45 +346,8 @@ async def test_record_that_is_no_call_ends_serve(
 
 
 async def test_record_that_is_no_answer_fails_the_calls(tmp_path: Path) -> None:
-    from aiozerocopy.shm import Rpc
-
     out, requests, replies, back = await rings(tmp_path)
     async with requests, replies, Rpc(out, back) as rpc:
         await replies.send(b"nonsense")
         with pytest.raises(StreamBroken, match="no answer"):
             await rpc.call(ECHO)
-
-
-@pytest.mark.timeout(40)
-async def test_death_of_the_server_fails_all_calls_at_once(tmp_path: Path) -> None:
-    from aiozerocopy import shm
-
-    paths = [tmp_path / "there", tmp_path / "back"]
-    async with anyio.create_task_group() as tasks:
-        ends: dict[str, Any] = {}
-
-        async def listen(name: str, path: Path, *, sends: bool) -> None:
-            ends[name] = await shm.listen_ring(path, SMALL, sends=sends)
-
-        tasks.start_soon(lambda: listen("out", paths[0], sends=True))
-        tasks.start_soon(lambda: listen("back", paths[1], sends=False))
-        await until(lambda: all(path.exists() for path in paths))
-        child = subprocess.Popen(  # noqa: ASYNC220 - it does not wait for anything
-            [sys.executable, "-c", SERVER, *map(str, paths)],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-    try:
-        async with shm.Rpc(ends["out"], ends["back"]) as rpc:
-            assert await text(rpc.call(ECHO, b"hello")) == b"hello"
-            async with anyio.create_task_group() as tasks:
-                calls = [attempt(tasks, rpc.call, WAIT, b"%d" % n) for n in range(10)]
-                await others_wait()
-                assert await text(rpc.call(ECHO, b"all are there")) == b"all are there"
-                began = time.monotonic()
-                child.send_signal(signal.SIGKILL)
-                await until(lambda: all(call.done for call in calls))
-            assert time.monotonic() - began < 10
-            assert all(isinstance(call.error, StreamBroken) for call in calls)
-    finally:
-        child.kill()
-        child.wait()
