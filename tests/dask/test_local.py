@@ -19,12 +19,11 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import pytest
 from figures import count
 from held import held
 from interruption import Interruption, Lines, hit_each_line
-from links import begun, linux_only, until
+from links import linux_only, until
 
 pytest.importorskip("distributed", reason="needs Dask")
 np = pytest.importorskip("numpy")
@@ -32,7 +31,6 @@ np = pytest.importorskip("numpy")
 from distributed.comm.core import CommClosedError  # noqa: E402
 from distributed.protocol.serialize import to_serialize  # noqa: E402
 
-from aiozerocopy import StreamClosed  # noqa: E402
 from aiozerocopy._core.binding import PORTABLE  # noqa: E402
 from aiozerocopy.dask import loan as loan_module  # noqa: E402
 from aiozerocopy.dask import local  # noqa: E402
@@ -42,7 +40,7 @@ from aiozerocopy.dask.unix import PIPES, UnixComm  # noqa: E402
 from aiozerocopy.opening import unix_stream_over  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 pytestmark = [
     pytest.mark.anyio,
@@ -76,9 +74,16 @@ class Ends:
         self.peer.close()
 
 
-def pair() -> tuple[Any, Any]:
-    one, other = socket.socketpair()
-    return comm_over(one), comm_over(other)
+Comms = tuple[Any, Any]
+
+
+@pytest.fixture
+async def comms() -> AsyncIterator[Comms]:
+    """Two that are connected to each other."""
+    one, other = map(comm_over, socket.socketpair())
+    yield one, other
+    await one.close()
+    await other.close()
 
 
 def array(nbytes: int, seed: int = 0) -> Any:
@@ -117,10 +122,9 @@ async def ends_in_error(doing: Any) -> None:
 # ---- what goes which way ------------------------------------------------------------
 
 
-async def test_messages_of_all_sizes_keep_their_order() -> None:
+async def test_messages_of_all_sizes_keep_their_order(comms: Comms) -> None:
     rng = random.Random(1)
     sizes = [rng.choice((0, 9, LARGE - 200, LARGE, BIG)) for _ in range(40)]
-    lent: list[int] = []
 
     async def write(comm: Any) -> None:
         for number, size in enumerate(sizes):
@@ -132,18 +136,16 @@ async def test_messages_of_all_sizes_keep_their_order() -> None:
             assert got["n"] == number
             assert np.array_equal(got["a"], array(size, number))
 
-    one, other = pair()
+    one, other = comms
     await asyncio.gather(write(one), read(one), write(other), read(other))
     for comm in (one, other):
-        lent.append(comm.stream._loan.writer._out.stats().lent)
-        await comm.close()
-    assert min(lent) > BIG
+        assert comm.stream._loan.writer._out.stats().lent > BIG
 
 
-async def test_writers_that_compete_do_not_mix() -> None:
+async def test_writers_that_compete_do_not_mix(comms: Comms) -> None:
     sizes = (10, BIG, LARGE, 20) * 3
 
-    one, other = pair()
+    one, other = comms
     writes = [
         asyncio.create_task(one.write({"n": n, **message(size, n)}))
         for n, size in enumerate(sizes)
@@ -152,55 +154,41 @@ async def test_writers_that_compete_do_not_mix() -> None:
         got = await other.read()
         assert np.array_equal(got["a"], array(sizes[got["n"]], got["n"]))
     await asyncio.gather(*writes)
-    await one.close()
-    await other.close()
 
 
-async def test_little_of_a_large_message_goes_over_the_socket() -> None:
-    one, other = pair()
+async def test_little_of_a_large_message_goes_over_the_socket(comms: Comms) -> None:
+    one, other = comms
     for _ in range(3):
         _, got = await asyncio.gather(one.write(message(BIG)), other.read())
         assert got["a"].flags.writeable
     assert one.stream._stream.stats.bytes_sent < 100
-    await one.close()
-    await other.close()
 
 
 @pytest.mark.parametrize("told", [{}, {PIPES: False}, {PIPES: "yes"}])
-async def test_who_takes_no_pipes_gets_none(told: dict[str, Any]) -> None:
-    one, other = pair()
+async def test_who_takes_no_pipes_gets_none(told: dict[str, Any], comms: Comms) -> None:
+    one, other = comms
+    assert one.handshake_info()[PIPES] is True
     one.remote_info = told
     await asyncio.gather(one.write(message(BIG)), other.read())
     assert one.stream._stream.stats.bytes_sent > BIG
-    await one.close()
-    await other.close()
-
-
-async def test_handshake_tells_who_takes_pipes() -> None:
-    one, other = pair()
-    assert one.handshake_info()[PIPES] is True
-    await one.close()
-    await other.close()
 
 
 @pytest.mark.parametrize("why", ["small pipes", "refused"])
 async def test_pipe_that_is_not_worth_it_is_not_used(
-    why: str, monkeypatch: pytest.MonkeyPatch
+    why: str, monkeypatch: pytest.MonkeyPatch, comms: Comms
 ) -> None:
     if why == "small pipes":
         monkeypatch.setattr(loan_module, "ROOM", 64 << 10)
     else:
         monkeypatch.setattr(loan_module.Loan, "is_refused", True)
 
-    one, other = pair()
+    one, other = comms
     for expected in (0 if why == "refused" else 1, 1, 1):
         before = one.stream._stream.stats.bytes_sent
         _, got = await asyncio.gather(one.write(message(BIG)), other.read())
         assert np.array_equal(got["a"], array(BIG))
         by_socket = one.stream._stream.stats.bytes_sent - before > BIG
         assert by_socket == expected
-    await one.close()
-    await other.close()
 
 
 # ---- waiting ------------------------------------------------------------------------
@@ -256,11 +244,11 @@ async def test_cancelled_write_leaves_nothing_in_the_pipe(
 
 
 async def test_forked_child_takes_nothing_out_of_the_pipe(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, comms: Comms
 ) -> None:
     monkeypatch.setattr(local, "LARGE", 100_000)
 
-    one, other = pair()
+    one, other = comms
     write = asyncio.create_task(one.write(message(500_000)))
     await until(lambda: one.stream._lends and one.stream._loan.reader.fileno() < 0)
     await until(lambda: one.stream._loan.writer._out.stats().bytes > 500_000)
@@ -272,8 +260,6 @@ async def test_forked_child_takes_nothing_out_of_the_pipe(
     got = await other.read()
     assert np.array_equal(got["a"], array(500_000))
     await write
-    await one.close()
-    await other.close()
 
 
 def forked() -> int:
@@ -282,33 +268,14 @@ def forked() -> int:
         return os.fork()
 
 
-async def test_abort_of_a_loan_ends_its_pipe() -> None:
-    """A send ends, and the peer gets nothing that it has not read, but the end."""
-    loan = loan_module.Loan()
-    loan.abort()  # before there is a pipe
-    assert loan.open()
-    peer = os.dup(loan.reader.fileno())
-    sending = asyncio.ensure_future(loan.writer.send(array(BIG)))
-    await begun(loan.writer)
-    for _ in range(2):
-        loan.abort()
-        assert loan.reader.fileno() == loan.writer.fileno() == -1
-    with pytest.raises(StreamClosed):
-        await sending
-    await anyio.wait_readable(peer)  # the thread that was writing closes the other end
-    assert os.read(peer, 1) == b""
-    os.close(peer)
-
-
-async def test_close_waits_for_a_large_write() -> None:
-    one, other = pair()
+async def test_close_waits_for_a_large_write(comms: Comms) -> None:
+    one, other = comms
     write = asyncio.create_task(one.write(message(BIG)))
     await until(lambda: one.stream._lends)
     close = asyncio.create_task(one.close())
     got = await other.read()
     assert np.array_equal(got["a"], array(BIG))
     await asyncio.gather(write, close)
-    await other.close()
 
 
 # ---- no fds -------------------------------------------------------------------------
@@ -329,22 +296,19 @@ def no_fds_left() -> Iterator[None]:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-async def with_threads() -> tuple[Any, Any]:
-    """A pair of comms; the threads that send and receive for them have their fds."""
-    one, other = pair()
+async def start_threads(one: Any, other: Any) -> None:
+    """The threads that send and receive for the comms have their fds then."""
     told, one.remote_info = one.remote_info, {}
     await asyncio.gather(one.write(message(BIG)), other.read())
     one.remote_info = told
-    return one, other
 
 
-async def test_sender_without_fds_uses_the_socket() -> None:
-    one, other = await with_threads()
+async def test_sender_without_fds_uses_the_socket(comms: Comms) -> None:
+    one, other = comms
+    await start_threads(one, other)
     with no_fds_left():
         assert not (await asyncio.gather(other.read(), written(one)))[1]
     assert (await asyncio.gather(other.read(), written(one)))[1]  # again
-    await one.close()
-    await other.close()
 
 
 async def written(comm: Any) -> bool:
@@ -354,8 +318,9 @@ async def written(comm: Any) -> bool:
     return bool(comm.stream._stream.stats.bytes_sent - before < 100)
 
 
-async def test_receiver_without_fds_gets_it_by_the_socket() -> None:
-    one, other = await with_threads()
+async def test_receiver_without_fds_gets_it_by_the_socket(comms: Comms) -> None:
+    one, other = comms
+    await start_threads(one, other)
     write = asyncio.create_task(one.write(message(BIG)))
     await until(lambda: one.stream._loan._ends and one.stream._lends)
     await until(lambda: one.stream._loan.reader.fileno() < 0)  # it is on its way
@@ -367,8 +332,6 @@ async def test_receiver_without_fds_gets_it_by_the_socket() -> None:
     # and from then on
     got, by_pipe = await asyncio.gather(other.read(), written(one))
     assert not by_pipe
-    await one.close()
-    await other.close()
 
 
 # ---- hostile peers ------------------------------------------------------------------
@@ -400,29 +363,29 @@ def offered(peer: socket.socket) -> Iterator[tuple[int, int]]:
         os.close(fd)
 
 
-def _a_file(peer: socket.socket) -> None:
-    with open(os.devnull) as file:
-        offer(peer, file.fileno())
-
-
-def _a_write_end(peer: socket.socket) -> None:
-    read_fd, write_fd = os.pipe()
-    offer(peer, write_fd)
-    os.close(read_fd)
-    os.close(write_fd)
-
-
-def _a_socket(peer: socket.socket) -> None:
-    offer(peer, peer.fileno())
-
-
-def _by_a_pipe_that_never_came(peer: socket.socket) -> None:
-    peer.send(number(BY_PIPE + 24) + WHOLE)
-
-
 def _no_pipe_after_all_and_yet(peer: socket.socket) -> None:
     offer(peer)
-    peer.send(number(BY_PIPE + 24) + WHOLE)
+    peer.send(BY_NO_PIPE)
+
+
+def _offer_and_close(peer: socket.socket, *fds: int) -> None:
+    offer(peer, fds[0])
+    for fd in fds:
+        os.close(fd)
+
+
+def _lend(
+    first: int, data: bytes, word: bytes = b""
+) -> Callable[[socket.socket], object]:
+    """Send a message by a pipe, and then this word."""
+
+    def attack(peer: socket.socket) -> None:
+        with offered(peer) as (_, write_fd):
+            peer.send(number(BY_PIPE + first))
+            os.write(write_fd, data)
+            peer.send(word)
+
+    return attack
 
 
 def _two_pipes(peer: socket.socket) -> None:
@@ -430,71 +393,43 @@ def _two_pipes(peer: socket.socket) -> None:
         offer(peer, read_fd)
 
 
-def _more_than_there_is_memory(peer: socket.socket) -> None:
-    with offered(peer):
-        peer.send(number(BY_PIPE + (1 << 62)))
-
-
-def _a_strange_word(peer: socket.socket) -> None:
-    _through_pipe(peer, b"?")
-
-
 def _the_end_in_place_of_the_word(peer: socket.socket) -> None:
-    _through_pipe(peer, b"")
+    _lend(FIRST, REST)(peer)
     peer.shutdown(socket.SHUT_WR)
 
 
-def _the_end_in_the_pipe(peer: socket.socket) -> None:
-    first, rest = body(1000)
-    with offered(peer) as (_, write_fd):
-        peer.send(number(BY_PIPE + first))
-        os.write(write_fd, rest[:-1])
-
-
-def _nonsense_in_the_pipe(peer: socket.socket) -> None:
-    with offered(peer) as (_, write_fd):
-        peer.send(number(BY_PIPE + 64) + WHOLE)
-        os.write(write_fd, b"\xff" * 64)
-
-
-def _through_pipe(peer: socket.socket, word: bytes) -> None:
-    first, rest = body(1000)
-    with offered(peer) as (_, write_fd):
-        peer.send(number(BY_PIPE + first))
-        os.write(write_fd, rest)
-        peer.send(word)
-
-
-HOSTILE = [
-    _a_file,
-    _a_write_end,
-    _a_socket,
-    _by_a_pipe_that_never_came,
-    _no_pipe_after_all_and_yet,
-    _two_pipes,
-    _more_than_there_is_memory,
-    _a_strange_word,
-    _the_end_in_place_of_the_word,
-    _the_end_in_the_pipe,
-    _nonsense_in_the_pipe,
-]
+FIRST, REST = body(1000)
+BY_NO_PIPE = number(BY_PIPE + 24) + WHOLE
+HOSTILE: dict[str, Callable[[socket.socket], object]] = {
+    "a file": lambda peer: _offer_and_close(peer, os.open(os.devnull, os.O_RDONLY)),
+    "a write end": lambda peer: _offer_and_close(peer, *reversed(os.pipe())),
+    "a socket": lambda peer: offer(peer, peer.fileno()),
+    "by a pipe that never came": lambda peer: peer.send(BY_NO_PIPE),
+    "no pipe after all, and yet": _no_pipe_after_all_and_yet,
+    "two pipes": _two_pipes,
+    "more than there is memory": _lend(1 << 62, b""),
+    "a strange word": _lend(FIRST, REST, b"?"),
+    "the end in place of the word": _the_end_in_place_of_the_word,
+    "the end in the pipe": _lend(FIRST, REST[:-1]),
+    "nonsense in the pipe": _lend(64, b"\xff" * 64, WHOLE),
+}
 
 
 @pytest.mark.parametrize("attack", HOSTILE)
-async def test_peer_that_breaks_the_rules(
-    attack: Callable[[socket.socket], None],
-) -> None:
+async def test_peer_that_breaks_the_rules(attack: str) -> None:
     with Ends() as ends:
-        attack(ends.peer)
+        HOSTILE[attack](ends.peer)
         await ends_in_error(ends.comm.read())
         assert ends.comm.closed()
 
 
 @pytest.mark.parametrize("fds", [0, 1, 2])
-async def test_message_that_comes_again_is_taken_from_the_socket(fds: int) -> None:
+async def test_message_that_comes_again_is_taken_from_the_socket(
+    fds: int, comms: Comms
+) -> None:
     """Whether the pipe never came, came, or came with other fds."""
 
-    one, other = pair()
+    one, other = comms
     peer = socket.socket(fileno=os.dup(one.stream.fileno()))
     buffers, _ = pack([b"\x80", b"\x93\x01\x02\x03" * 9])
     whole = b"".join(map(bytes, buffers))
@@ -511,8 +446,6 @@ async def test_message_that_comes_again_is_taken_from_the_socket(fds: int) -> No
         frames = await other.stream.receive_frames(LARGE)
         assert bytes(frames[0]) == b"\x80"
     peer.close()
-    one.abort()
-    other.abort()
 
 
 # ---- death --------------------------------------------------------------------------
@@ -567,11 +500,11 @@ async def test_peer_is_killed_at_any_byte(role: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(DEATHS))
 @pytest.mark.parametrize("who", ["reader", "writer"])
-async def test_comm_is_aborted_at_any_byte(who: str, seed: int) -> None:
+async def test_comm_is_aborted_at_any_byte(who: str, seed: int, comms: Comms) -> None:
     """From another thread, as Dask may do it."""
     n = random.Random(seed).randrange(1, BIG)
 
-    one, other = pair()
+    one, other = comms
     dying = {"reader": other, "writer": one}[who]
     write = asyncio.create_task(one.write(message(BIG)))
     read = asyncio.create_task(other.read())
@@ -590,8 +523,6 @@ async def test_comm_is_aborted_at_any_byte(who: str, seed: int) -> None:
             assert np.array_equal(result["a"], array(BIG))
         else:
             assert isinstance(result, (int, CommClosedError))
-    one.abort()
-    other.abort()
     count("Dask: aborts in a large message", 1)
 
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
+MOST = 1 << 24  # bytes of a message
+
+
 class Bytes:
     """A source that has received all of these, and notes the sizes of what is asked."""
 
@@ -44,7 +47,7 @@ def sent(frames: Sequence[Any]) -> bytes:
 
 
 def received(source: Bytes) -> list[memoryview]:
-    return anyio.run(receive_frames, source, 1 << 30)
+    return anyio.run(receive_frames, source, MOST)
 
 
 def some_frames(seed: int) -> list[Any]:
@@ -148,6 +151,11 @@ def test_nonsense_is_no_message(block: bytes) -> None:
         unpack(memoryview(block))
 
 
-def test_no_memory_is_taken_for_nonsense() -> None:
+@pytest.mark.parametrize("frames", [0, 1, 1000])
+def test_no_memory_is_taken_for_what_is_too_much(frames: int) -> None:
+    """In the first block, in one frame, or in all frames together."""
+    sizes = struct.pack(f"={1 + frames}Q", frames, *[MOST // (frames or 1)] * frames)
+    source = Bytes(struct.pack("=Q", len(sizes)) + sizes if frames else b"GET / HT")
     with pytest.raises(NotAMessage, match="either this is not Dask"):
-        received(Bytes(b"GET / HTTP/1.1\r\n"))
+        received(source)
+    assert sum(source.asked) <= 8 + len(sizes)
