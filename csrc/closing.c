@@ -39,7 +39,6 @@ static bool close_in_thread(const azc_closing *closing) {
         azc_sys.release(copy);
         return false;
     }
-    azc_sys.thread_detach(thread);
     return true;
 }
 

@@ -18,12 +18,7 @@
 
 void azc__fork_prepare(void) {
     azc__pump_fork_lock();
-    azc__handle_fork_lock(&azc__channels);
-    azc__handle_fork_lock(&azc__ports);
-    azc__handle_fork_lock(&azc__pools);
-    azc__handle_fork_lock(&azc__relays);
-    azc__handle_fork_lock(&azc__rings);
-    azc__handle_fork_lock(&azc__splits);
+    azc__handles_fork_lock();
     azc__loops_fork_lock();
     azc__pool_fork_lock();
     azc__parties_fork_lock();
@@ -33,12 +28,7 @@ void azc__fork_parent(void) {
     azc__parties_fork_unlock();
     azc__pool_fork_unlock();
     azc__loops_fork_unlock();
-    azc__handle_fork_unlock(&azc__splits);
-    azc__handle_fork_unlock(&azc__relays);
-    azc__handle_fork_unlock(&azc__rings);
-    azc__handle_fork_unlock(&azc__pools);
-    azc__handle_fork_unlock(&azc__ports);
-    azc__handle_fork_unlock(&azc__channels);
+    azc__handles_fork_unlock();
     azc__pump_fork_unlock();
 }
 

@@ -20,6 +20,9 @@ azc_table azc__pools = {.lock = PTHREAD_MUTEX_INITIALIZER};
 azc_table azc__relays = {.lock = PTHREAD_MUTEX_INITIALIZER};
 azc_table azc__rings = {.lock = PTHREAD_MUTEX_INITIALIZER};
 azc_table azc__splits = {.lock = PTHREAD_MUTEX_INITIALIZER};
+azc_table *const azc__tables[TABLES] = {&azc__channels, &azc__ports,
+                                        &azc__pools,    &azc__relays,
+                                        &azc__rings,    &azc__splits};
 
 static azc_slot *slot_at(azc_table *table, uint32_t index) {
     if (index >= table->used) return NULL;
@@ -143,12 +146,13 @@ uint64_t azc_now(void) { return azc_sys.now_ns(); }
 
 /* ---- fork ------------------------------------------------------------ */
 
-void azc__handle_fork_lock(azc_table *table) {
-    pthread_mutex_lock(&table->lock);
+void azc__handles_fork_lock(void) {
+    for (int i = 0; i < TABLES; i++) pthread_mutex_lock(&azc__tables[i]->lock);
 }
 
-void azc__handle_fork_unlock(azc_table *table) {
-    pthread_mutex_unlock(&table->lock);
+void azc__handles_fork_unlock(void) {
+    for (int i = 0; i < TABLES; i++)
+        pthread_mutex_unlock(&azc__tables[i]->lock);
 }
 
 /* New locks: a thread that does not exist here may have held the old ones. */

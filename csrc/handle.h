@@ -29,6 +29,8 @@ typedef struct azc_table {
 
 extern azc_table azc__channels, azc__ports, azc__pools, azc__relays, azc__rings,
     azc__splits;
+enum { TABLES = 6 };
+extern azc_table *const azc__tables[TABLES]; /* as a fork locks them */
 
 /* A new number; 0: there is no memory.  With NULL, azc__handle_set names the object
  * later: until then the number finds nothing. */
@@ -50,8 +52,8 @@ void azc__handle_drop(azc_table *table, azc_id id);
 void *azc__handle_lock_at(azc_table *table, uint32_t index);
 
 /* Around a fork.  The child calls abandon for each object, whose memory stays. */
-void azc__handle_fork_lock(azc_table *table);
-void azc__handle_fork_unlock(azc_table *table);
+void azc__handles_fork_lock(void);
+void azc__handles_fork_unlock(void);
 void azc__handle_fork_child(azc_table *table, void (*abandon)(void *object));
 
 #endif

@@ -203,7 +203,6 @@ static int pump_new(azc_id private_to, void (*resume)(azc_id), azc_pump **out) {
         azc_sys.release(pump);
         return r;
     }
-    azc_sys.thread_detach(pump->thread);
     *out = pump;
     return 0;
 }

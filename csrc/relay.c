@@ -335,7 +335,6 @@ static int begin(azc_relay *relay, azc_id source, azc_id sink, int *failed) {
     } else {
         *failed = 0;
         r = azc_sys.thread_start(&thread, run, relay);
-        if (r == 0) azc_sys.thread_detach(thread);
         if (r < 0) end_source(relay, false); /* there is no thread */
     }
     end_submission(relay, hold, r);

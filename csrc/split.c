@@ -571,9 +571,7 @@ int azc_split_open(const azc_split_request *wanted, azc_id *split) {
     int r = prepare(it, wanted);
     *split = it->id;
     if (r == 0) r = azc_sys.thread_start(&thread, run, it);
-    if (r == 0) {
-        azc_sys.thread_detach(thread);
-    } else {
+    if (r < 0) {
         *split = 0;
         undo(it);
     }

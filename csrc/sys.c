@@ -33,6 +33,9 @@
 #ifndef MSG_CMSG_CLOEXEC
 #define MSG_CMSG_CLOEXEC 0 /* there, each fd is told so afterwards */
 #endif
+#ifndef SIOCOUTQ
+#define SIOCOUTQ FIONREAD /* there, nothing is lent to a socket */
+#endif
 #ifndef RWF_NOSIGNAL
 #define RWF_NOSIGNAL 0x100 /* Linux 6.18 */
 #endif
@@ -126,14 +129,13 @@ static ssize_t sys_write_file(int fd, const struct iovec *vec, int count) {
     return write_without_sigpipe(fd, vec, count, 0);
 }
 
-#ifdef AZC_PORTABLE
-
 static ssize_t sys_unread(int fd, bool socket) {
     int n = 0;
-    (void)socket;
-    ssize_t r = RESULT(ioctl(fd, FIONREAD, &n));
+    ssize_t r = RESULT(ioctl(fd, socket ? SIOCOUTQ : FIONREAD, &n));
     return r < 0 ? r : n;
 }
+
+#ifdef AZC_PORTABLE
 
 static ssize_t sys_lend(int fd, sys_between *between, const struct iovec *vec,
                         int count) {
@@ -187,12 +189,6 @@ static ssize_t sys_copy(void *to, const void *from, size_t n) {
 }
 
 #else
-
-static ssize_t sys_unread(int fd, bool socket) {
-    int n = 0;
-    ssize_t r = RESULT(ioctl(fd, socket ? SIOCOUTQ : FIONREAD, &n));
-    return r < 0 ? r : n;
-}
 
 enum {
     A_BUFFER = 64 << 10, /* bytes in each buffer that a splice queues */
@@ -417,13 +413,8 @@ static ssize_t sys_splice(int from, int to, size_t n) {
     return -ENOSYS;
 }
 
-static ssize_t sys_tee(int from, int to, size_t n) {
-    return sys_splice(from, to, n);
-}
-
-static ssize_t sys_sendfile(int from, int to, size_t n) {
-    return sys_splice(from, to, n);
-}
+#define sys_tee      sys_splice
+#define sys_sendfile sys_splice
 
 #else
 
@@ -476,8 +467,6 @@ static int sys_identify(int fd, struct stat *st) {
 #endif
     return (int)RESULT(fstat(fd, st));
 }
-
-static int sys_is_tty(int fd) { return isatty(fd); }
 
 static int sys_set_nonblock(int fd) {
     int flags = (int)RESULT(fcntl(fd, F_GETFL));
@@ -639,10 +628,9 @@ static int sys_thread_start(pthread_t *thread, void *(*run)(void *),
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = pthread_create(thread, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!failed) pthread_detach(*thread);
     return -failed;
 }
-
-static void sys_thread_detach(pthread_t thread) { pthread_detach(thread); }
 
 static void sys_sleep_us(unsigned us) {
     struct timespec t = {us / 1000000, us % 1000000 * 1000};
@@ -669,7 +657,7 @@ struct azc_sys azc_sys = {
     .sendfile = sys_sendfile,
     .poll = sys_poll,
     .identify = sys_identify,
-    .is_tty = sys_is_tty,
+    .is_tty = isatty,
     .set_nonblock = sys_set_nonblock,
     .is_nonblocking = sys_is_nonblocking,
     .no_sigpipe = sys_no_sigpipe,
@@ -699,7 +687,6 @@ struct azc_sys azc_sys = {
     .remap = sys_remap,
     .replace = sys_replace,
     .thread_start = sys_thread_start,
-    .thread_detach = sys_thread_detach,
     .now_ns = sys_now_ns,
     .sleep_us = sys_sleep_us,
 };

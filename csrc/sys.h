@@ -130,8 +130,8 @@ struct azc_sys {
     int (*replace)(void *at, size_t n); /* by fresh pages, even if locked */
 
     /* Threads, time */
+    /* It is detached. */
     int (*thread_start)(pthread_t *thread, void *(*run)(void *), void *arg);
-    void (*thread_detach)(pthread_t thread);
     uint64_t (*now_ns)(void);
     void (*sleep_us)(unsigned us);
 };

@@ -67,7 +67,7 @@ def _of(folder: Path, names: str) -> list[Path]:
     return [folder / f"{name}.c" for name in names.split()]
 
 
-FOR_RANDOM = "oracle ports kernel rates lending poller threads"
+FOR_RANDOM = "seeds oracle ports kernel lending poller threads"
 RANDOM = Kernel("random", _of(SIM, FOR_RANDOM), SIMULATED)
 SCRIPTED = Kernel("scripted", _of(SIM, "situations scripted threads"), SIMULATED)
 LINUX = Kernel("linux", _of(CSRC, "sys poller_epoll"), ["-O1"])

@@ -16,17 +16,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "ending.h"
 #include "move.h"
-
-#define CHECK(condition)                                                       \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            fprintf(stderr, "cancelling: not %s, line %d: %s\n", #condition,   \
-                    __LINE__, what);                                           \
-            exit(1);                                                           \
-        }                                                                      \
-    } while (0)
 
 enum {
     LENT = 64 << 10, /* bytes that are lent */
@@ -36,7 +28,6 @@ enum {
     LIMIT = 1 << 20,
 };
 
-static const char *what;
 static char *slot[SLOTS];
 static int ends[2];
 static azc_id port, id;

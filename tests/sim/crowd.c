@@ -23,15 +23,8 @@
 #include <time.h>
 
 #include "azc.h"
+#include "check.h"
 #include "sys.h"
-
-#define CHECK(condition)                                                       \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            fprintf(stderr, "crowd: not %s\n", #condition);                    \
-            exit(1);                                                           \
-        }                                                                      \
-    } while (0)
 
 enum { FIRST_FD = 1 << 20, ROOM = 1000, MESSAGE = 2 * ROOM, ALONE = 1000 };
 

@@ -10,19 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "split.h"
 #include "sys.h"
 
-#define CHECK(condition)                                                       \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            fprintf(stderr, "joining: not %s, line %d, unit %zu\n",            \
-                    #condition, __LINE__, unit);                               \
-            exit(1);                                                           \
-        }                                                                      \
-    } while (0)
-
-static size_t unit;
 static int source[2];
 static azc_id split;
 static azc_split_reader *readers[2];
@@ -58,8 +49,8 @@ static void check_content(azc_split_reader *reader, const char *wanted) {
 }
 
 /* `from` is where the second one's bytes begin. */
-static void play(size_t in_units, const char *from) {
-    unit = in_units;
+static void play(size_t unit, const char *which, const char *from) {
+    what = which;
     has_joined = 0;
     CHECK(pipe(source) == 0);
     CHECK(fcntl(source[0], F_SETFL, O_NONBLOCK) == 0);
@@ -84,8 +75,8 @@ static void play(size_t in_units, const char *from) {
 int main(void) {
     real_unread = azc_sys.unread;
     azc_sys.unread = unread;
-    play(1, "cdEFGHIJKL");
-    play(2, "cdEFGHIJKL");
-    play(4, "EFGHIJKL"); /* a whole unit */
+    play(1, "units of 1", "cdEFGHIJKL");
+    play(2, "units of 2", "cdEFGHIJKL");
+    play(4, "units of 4", "EFGHIJKL"); /* a whole unit */
     return 0;
 }

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "handle.h"
 #include "locks.h"
 #include "poller.h"
 #include "sys.h"
@@ -51,6 +50,29 @@ bool kernel_strikes(unsigned rate, int fault) {
 }
 
 void kernel_set_faults(bool on) { kernel.faults_off = !on; }
+
+static unsigned draw_rate(unsigned often) {
+    const unsigned rates[] = {0, 8, 60, often};
+    return rates[sim_below(4)];
+}
+
+sim_rates kernel_draw_rates(void) {
+    sim_rates rates = {0};
+    if (sim_chance(256)) return rates; /* a calm kernel */
+    rates.cut = draw_rate(700);
+    rates.again = draw_rate(300);
+    rates.interrupted = draw_rate(200);
+    rates.starved = draw_rate(200);
+    rates.spurious = draw_rate(500);
+    if (sim_chance(256)) rates.broken = draw_rate(100) / 4;
+    if (sim_chance(200)) rates.no_memory = draw_rate(150);
+    if (sim_chance(150)) rates.no_thread = draw_rate(400);
+    if (sim_chance(150)) rates.no_fd = draw_rate(200);
+    if (sim_chance(256)) rates.refused = draw_rate(200) / 2;
+    if (sim_chance(256)) rates.no_pages = draw_rate(600);
+    if (sim_chance(100)) rates.kept = draw_rate(600);
+    return rates;
+}
 
 static void *allocate(size_t n) {
     if (kernel_strikes(kernel_rates.no_memory, FAULT_NO_MEMORY)) {
@@ -157,6 +179,11 @@ static void fake_prefer_huge(void *at, size_t n) {
 }
 
 /* ---- files ----------------------------------------------------------- */
+
+size_t kernel_draw_capacity(void) {
+    static const size_t sizes[] = {1, 4096, 8192, 65536, 1 << 20};
+    return sizes[sim_below(5)];
+}
 
 sim_file *kernel_new_file(int kind, size_t capacity) {
     SIM_CHECK(kernel.count < SIM_FILES, "too many files");
@@ -809,13 +836,10 @@ static int fake_thread_start(pthread_t *thread, void *(*run)(void *),
         kernel_excuses.no_thread = true;
         return -EAGAIN;
     }
+    sim_detach(number);
     *thread = (pthread_t)(uintptr_t)(number + 1);
     sim_trace("thread %ld starts", number, 0, 0);
     return 0;
-}
-
-static void fake_thread_detach(pthread_t thread) {
-    sim_detach((int)(uintptr_t)thread - 1);
 }
 
 /* Time passes for a thread that asks for it again and again. */
@@ -862,7 +886,6 @@ struct azc_sys azc_sys = {
     .remap = lending_remap,
     .replace = lending_replace,
     .thread_start = fake_thread_start,
-    .thread_detach = fake_thread_detach,
     .now_ns = fake_now_ns,
     .sleep_us = fake_sleep_us,
 };
@@ -876,19 +899,8 @@ void kernel_begin(void) {
     lending_begin();
 }
 
-/* The tables of numbers stay with a process; each seed has its own. */
-static void forget_numbers(void) {
-    azc_table *tables[] = {&azc__channels, &azc__ports, &azc__pools,
-                           &azc__relays,   &azc__rings, &azc__splits};
-    for (int i = 0; i < 6; i++) {
-        for (uint32_t k = 0; k * SLOTS_A_CHUNK < tables[i]->used; k++)
-            azc_sys.release(tables[i]->chunks[k]);
-        memset(tables[i], 0, sizeof *tables[i]);
-    }
-}
-
 void kernel_end(void) {
-    forget_numbers();
+    sim_forget_numbers();
     for (int i = 0; i < kernel.count; i++)
         SIM_CHECK(!kernel.files[i].open || kernel.files[i].stolen,
                   "fd %d is left open", kernel.files[i].number);

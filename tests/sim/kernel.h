@@ -115,11 +115,12 @@ typedef struct sim_excuses {
 void kernel_begin(void);
 void kernel_end(void); /* fails if anything is left open or allocated */
 extern sim_rates kernel_rates;
-sim_rates kernel_draw_rates(void); /* in rates.c */
+sim_rates kernel_draw_rates(void);
 extern bool kernel_in_child; /* a fork's, which has one thread and no peer */
 extern sim_excuses kernel_excuses;
 void kernel_set_faults(bool on);
 
+size_t kernel_draw_capacity(void);
 sim_file *kernel_new_file(int kind, size_t capacity);
 /* Somebody has closed the number of that file, and it is this one's now. */
 sim_file *kernel_new_successor(sim_file *of, int kind, size_t capacity);

@@ -20,15 +20,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "pool.h"
-
-#define CHECK(condition)                                                       \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            fprintf(stderr, "locked: not %s\n", #condition);                   \
-            exit(1);                                                           \
-        }                                                                      \
-    } while (0)
 
 enum { PAGE = 4096, SLOT = 10 * PAGE, BEFORE = 'b', LATER = 'l' };
 

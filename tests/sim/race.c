@@ -31,6 +31,7 @@
 #include <unistd.h>
 
 #include "azc.h"
+#include "check.h"
 
 enum {
     LINKS = 6,
@@ -43,15 +44,6 @@ enum {
     POISON = 0xdb,
     LONGEST = 150000,
 };
-
-#define CHECK(condition, ...)                                                  \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            fprintf(stderr, "race: " __VA_ARGS__);                             \
-            fputc('\n', stderr);                                               \
-            _exit(1);                                                          \
-        }                                                                      \
-    } while (0)
 
 typedef struct header {
     uint64_t slot, length; /* the length counts the header */

@@ -1,6 +1,6 @@
 /* relaying.c - seeded scenarios for relays over the simulated kernel.
  *
- * Usage: relaying [--seeds N] [--from S] [--verbose] [--sabotage between]
+ * Usage: relaying, with the arguments of seeds.h.
  *
  * A seed opens one or two sources and one or two sinks, of every kind.  Up to three
  * callers relay from the one to the other, receive, send blocks to the sinks, cancel
@@ -24,13 +24,12 @@
 
 #include "azc.h"
 #include "kernel.h"
-#include "sabotage.h"
+#include "seeds.h"
 #include "splicing.h"
 #include "threads.h"
 
 enum {
     STEPS = 120,
-    CALLERS = 3,
     ENDS_MAX = 2, /* sources, or sinks */
     OPS = 240,
     RECEIVED_MAX = 6000,
@@ -70,23 +69,17 @@ static struct {
     azc_id port;
     uint64_t recorded;
     bool draining;
-    int callers, busy_callers, first_caller, steps_left;
-    uint64_t steps, relays, broken, lanes[LANES]; /* all seeds together */
+    uint64_t relays, broken, lanes[LANES]; /* all seeds together */
 } world;
 
 /* ---- opening ---------------------------------------------------------- */
-
-static size_t draw_capacity(void) {
-    static const size_t sizes[] = {1, 4096, 8192, 65536, 1 << 20};
-    return sizes[sim_below(5)];
-}
 
 static void open_end(end *it, bool out) {
     static const int kinds[] = {SOCKET, PIPE, FIFO, TTY, REGULAR, DEVICE};
     int kind = kinds[sim_below(sim_chance(450) ? 2 : out ? 6 : 5)];
     int flags = out ? AZC_OUT : AZC_IN, r;
     memset(it, 0, sizeof *it);
-    it->file = kernel_new_file(kind, draw_capacity());
+    it->file = kernel_new_file(kind, kernel_draw_capacity());
     if (kind == PIPE && sim_chance(300)) flags |= AZC_OWN;
     if ((kind == PIPE || kind == FIFO) && sim_chance(200))
         flags |= AZC_UNTRUSTED;
@@ -113,8 +106,6 @@ static void begin_world(void) {
     world.nsinks = 1 + (int)sim_below(ENDS_MAX);
     for (int i = 0; i < world.nsources; i++) open_end(&world.sources[i], false);
     for (int i = 0; i < world.nsinks; i++) open_end(&world.sinks[i], true);
-    world.steps_left = STEPS / 4 + (int)sim_below(STEPS * 3 / 4 + 1);
-    world.callers = world.busy_callers = 1 + (int)sim_below(CALLERS);
 }
 
 /* ---- operations ------------------------------------------------------- */
@@ -309,7 +300,7 @@ static void step_close(void) {
 
 static int draw_source(int caller) {
     int source = (int)sim_below((uint64_t)world.nsources);
-    return source % world.callers == caller ? source : -1;
+    return source % sim_callers == caller ? source : -1;
 }
 
 static void take_step(int caller) {
@@ -329,23 +320,6 @@ static void take_step(int caller) {
         take_events();
     else
         step_close();
-}
-
-static void *play_caller(void *arg) {
-    int caller = (int)(intptr_t)arg;
-    while (world.steps_left > 0) {
-        world.steps_left--;
-        world.steps++;
-        take_step(caller);
-        if (sim_chance(512)) sim_pause();
-    }
-    world.busy_callers--;
-    return NULL;
-}
-
-static bool is_caller(int thread) {
-    return thread >= world.first_caller &&
-           thread < world.first_caller + world.callers;
 }
 
 /* ---- the peer's steps ------------------------------------------------- */
@@ -374,26 +348,11 @@ static void take_peer_step(void) {
         kernel_rates = kernel_draw_rates();
 }
 
-static bool callers_are_done(void *arg) {
-    (void)arg;
-    return world.busy_callers == 0;
-}
-
 static void unstall_all(void) {
     for (int i = 0; i < world.nsources; i++)
         world.sources[i].file->flow[0].stalled = false;
     for (int i = 0; i < world.nsinks; i++)
         world.sinks[i].file->flow[1].stalled = false;
-}
-
-static void *play_peer(void *arg) {
-    (void)arg;
-    while (world.steps_left > 0) {
-        take_peer_step();
-        sim_pause();
-    }
-    if (!sim_wait(callers_are_done, NULL, 100)) unstall_all();
-    return NULL;
 }
 
 /* ---- what must hold --------------------------------------------------- */
@@ -562,21 +521,14 @@ static void release_all(void) {
     }
 }
 
+static const sim_cast cast = {STEPS, take_step, take_peer_step, unstall_all};
+
 static void run_seed(uint64_t seed, bool verbose) {
     sim_begin(seed, verbose);
     kernel_begin();
     splicing_begin();
-    world.callers = 0;
-    kernel_is_caller = is_caller;
     begin_world();
-    int threads[CALLERS + 1], count = 0;
-    while (count < world.callers) {
-        threads[count] = sim_spawn(play_caller, (void *)(intptr_t)count);
-        if (count == 0) world.first_caller = threads[0];
-        count++;
-    }
-    threads[count++] = sim_spawn(play_peer, NULL);
-    for (int i = 0; i < count; i++) sim_join(threads[i]);
+    seeds_play(&cast);
     end_world();
     SIM_CHECK(azc_port_close(world.port) == 0, "the port has more to tell");
     sim_idle();
@@ -586,14 +538,12 @@ static void run_seed(uint64_t seed, bool verbose) {
     kernel_end();
 }
 
-/* ---- the command line ------------------------------------------------- */
-
 static void print_summary(uint64_t seeds) {
     printf(
         "%llu seeds, %llu steps, %llu bytes, %llu spliced, %llu relays:"
         " %llu copied, %llu by sendfile, %llu by splice, %llu by a pipe;"
         " %llu lost their sink\n",
-        (unsigned long long)seeds, (unsigned long long)world.steps,
+        (unsigned long long)seeds, (unsigned long long)sim_steps,
         (unsigned long long)sim_bytes, (unsigned long long)sim_spliced,
         (unsigned long long)world.relays, (unsigned long long)world.lanes[0],
         (unsigned long long)world.lanes[1], (unsigned long long)world.lanes[2],
@@ -601,22 +551,6 @@ static void print_summary(uint64_t seeds) {
 }
 
 int main(int argc, char **argv) {
-    uint64_t seeds = 1000, from = 1;
-    bool verbose = false;
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(argv[i], "--verbose") == 0) {
-            verbose = true;
-            continue;
-        }
-        if (strcmp(argv[i], "--seeds") == 0) seeds = strtoull(value, NULL, 10);
-        if (strcmp(argv[i], "--from") == 0) from = strtoull(value, NULL, 10);
-#ifdef AZC_SABOTAGE
-        if (strcmp(value, "between") == 0) azc_sabotage = SABOTAGE_BETWEEN;
-#endif
-        i++;
-    }
-    for (uint64_t i = 0; i < seeds; i++) run_seed(from + i, verbose);
-    print_summary(seeds);
+    print_summary(seeds_run(argc, argv, run_seed));
     return 0;
 }

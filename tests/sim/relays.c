@@ -24,17 +24,9 @@
 #include <unistd.h>
 
 #include "azc.h"
+#include "check.h"
 
 enum { BLOCK = 64, TOTAL = 3 << 20, PATIENCE_MS = 20000 };
-
-#define CHECK(condition, ...)                                                  \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            fprintf(stderr, "relays: " __VA_ARGS__);                           \
-            fputc('\n', stderr);                                               \
-            _exit(1);                                                          \
-        }                                                                      \
-    } while (0)
 
 static struct {
     int feed, drain; /* the other ends */

@@ -14,16 +14,9 @@
 #include <sys/wait.h>
 
 #include "azc_ring.h"
+#include "check.h"
 
 enum { PATIENCE_MS = 10000 };
-
-#define CHECK(condition)                                                       \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            fprintf(stderr, "ring: line %d: %s\n", __LINE__, #condition);      \
-            _exit(1);                                                          \
-        }                                                                      \
-    } while (0)
 
 static uint64_t mixed(uint64_t n) {
     n = (n ^ (n >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);

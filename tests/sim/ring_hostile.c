@@ -29,6 +29,7 @@ static uint64_t knocks;
 #define AZC_RING_FENCE()          ((void)0)
 #define AZC_RING_KNOCK(ring)      (knocks++)
 #include "azc_ring.h"
+#include "check.h"
 
 enum { CAPACITY = 4096 };
 
@@ -36,15 +37,6 @@ static azc_ring_page *page;
 static unsigned char *data;
 static azc_ring ring;
 static uint64_t loads, counts[4];
-
-#define CHECK(condition)                                                       \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            fprintf(stderr, "ring_hostile: line %d: %s\n", __LINE__,           \
-                    #condition);                                               \
-            _exit(1);                                                          \
-        }                                                                      \
-    } while (0)
 
 #ifdef AZC_FUZZED
 static const uint8_t *input;

@@ -11,16 +11,9 @@
 #include <stdlib.h>
 
 #include "azc_ring.h"
+#include "check.h"
 
 enum { CAPACITY = 4096, PATIENCE_MS = 20000 };
-
-#define CHECK(condition)                                                       \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            fprintf(stderr, "ring_race: line %d: %s\n", __LINE__, #condition); \
-            _exit(1);                                                          \
-        }                                                                      \
-    } while (0)
 
 static azc_ring producer, consumer;
 static uint64_t records;

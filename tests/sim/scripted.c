@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "handle.h"
 #include "sys.h"
 
 enum { POISON = 0xdd, FIRST_NOTIFIER = 500, NOTIFIERS = 32, REPORTS = 8 };
@@ -365,12 +364,10 @@ static int fake_thread_start(pthread_t *thread, void *(*run)(void *),
         return -EAGAIN;
     }
     world.threads++;
-    *thread = (pthread_t)(uintptr_t)(sim_spawn(run, arg) + 1);
+    int number = sim_spawn(run, arg);
+    sim_detach(number);
+    *thread = (pthread_t)(uintptr_t)(number + 1);
     return 0;
-}
-
-static void fake_thread_detach(pthread_t thread) {
-    sim_detach((int)(uintptr_t)thread - 1);
 }
 
 static uint64_t fake_now_ns(void) {
@@ -424,7 +421,6 @@ struct azc_sys azc_sys = {
     .release = release,
     .copy = copy,
     .thread_start = fake_thread_start,
-    .thread_detach = fake_thread_detach,
     .now_ns = fake_now_ns,
     .sleep_us = fake_sleep_us,
 };
@@ -436,21 +432,10 @@ void scripted_begin(void) {
     sim_begin(1, false);
 }
 
-/* The tables of numbers stay with a process; each situation has its own. */
-static void forget_numbers(void) {
-    azc_table *tables[] = {&azc__channels, &azc__ports, &azc__pools,
-                           &azc__relays,   &azc__rings, &azc__splits};
-    for (int i = 0; i < 6; i++) {
-        for (uint32_t k = 0; k * SLOTS_A_CHUNK < tables[i]->used; k++)
-            release(tables[i]->chunks[k]);
-        memset(tables[i], 0, sizeof *tables[i]);
-    }
-}
-
 void scripted_end(void) {
     scripted_settle();
     SIM_CHECK(!world.pollers, "%d pumps are left", world.pollers);
     sim_end();
-    forget_numbers();
+    sim_forget_numbers();
     release_blocks();
 }

@@ -1,8 +1,6 @@
 /* sim.c - seeded scenarios for the C helper over the simulated kernel.
  *
- * Usage: sim [--seeds N] [--from S] [--verbose]
- *            [--sabotage order|tail|rescue|identity|loan|detach|event|handle|gate|
- *             copy|late]
+ * Usage: sim, with the arguments of seeds.h.
  *
  * A seed opens a few channels on pipes, FIFOs, ttys, sockets, files and
  * devices.  Up to three callers and a peer then take 200 steps together while
@@ -25,17 +23,15 @@
 
 #include "oracle.h"
 #include "ports.h"
-#include "sabotage.h"
+#include "seeds.h"
 #include "threads.h"
 
-enum { STEPS = 200, CALLERS = 3, PIECES_MAX = 1500 };
+enum { STEPS = 200, PIECES_MAX = 1500 };
 
 static struct {
-    int callers, busy_callers, first_caller;
-    int steps_left;
-    chan *stolen;   /* to be closed at once */
-    uint64_t steps; /* all seeds together, */
-    uint64_t moved; /* as are the operations that were moved to a copy */
+    chan *stolen; /* to be closed at once */
+    uint64_t
+        moved; /* operations that went on from a copy, all seeds together */
 } world;
 
 /* ---- drawing --------------------------------------------------------- */
@@ -50,11 +46,6 @@ static size_t draw_length(void) {
     if (kind < 992) return 1 + sim_below(70000);
     if (kind < 999) return 1 + sim_below(400000);
     return 1 + sim_below(3000000);
-}
-
-static size_t draw_capacity(void) {
-    static const size_t sizes[] = {1, 4096, 8192, 65536, 1 << 20};
-    return sizes[sim_below(5)];
 }
 
 static uint64_t draw_room(void) {
@@ -138,7 +129,7 @@ static void open_channel(void) {
     int kind = sim_chance(600) ? (int)sim_below(2) : (int)sim_below(KINDS);
     bool out = sim_chance(700);
     int flags = draw_flags(kind, out), r;
-    sim_file *file = kernel_new_file(kind, draw_capacity());
+    sim_file *file = kernel_new_file(kind, kernel_draw_capacity());
     azc_id azc;
     bool lends = flags & AZC_READS && !(flags & AZC_UNTRUSTED);
     file->flow[out].may_lend = lends;
@@ -164,8 +155,6 @@ static void begin_world(void) {
     if (sim_chance(700)) open_pool();
     int count = 1 + (int)sim_below(4);
     while (channel_count < count) open_channel();
-    world.steps_left = STEPS / 4 + (int)sim_below(STEPS * 3 / 4 + 1);
-    world.callers = world.busy_callers = 1 + (int)sim_below(CALLERS);
     world.stolen = NULL;
 }
 
@@ -339,8 +328,7 @@ static void ask_after_receive(op *it) {
     if (it->end != BY_RETURN || it->status || it->channel->freed) return;
     int r = azc_cancel(it->channel->azc, it->token, 0, &event);
     SIM_CHECK(r == AZC_OVER, "a cancel of what is over: %d", r);
-    SIM_CHECK(event.token == it->token || world.callers > 1 ||
-                  it->channel->freed,
+    SIM_CHECK(event.token == it->token || sim_callers > 1 || it->channel->freed,
               "nobody knows of operation %ld", (long)it->token);
     SIM_CHECK(event.token != it->token || event.sent == it->bytes,
               "operation %ld has %ld bytes", (long)it->token, (long)event.sent);
@@ -432,7 +420,7 @@ static void step_cancel(void) {
 
 static void move_to_copy(op *it) {
     /* (another caller may hear of its end before this one knows what it became) */
-    bool replaces = world.callers == 1 && sim_chance(512);
+    bool replaces = sim_callers == 1 && sim_chance(512);
     op newer = op_newer(it);
     unsigned char *copy = op_copy(it), *fresh = op_copy(&newer);
     struct iovec vec = {fresh, newer.length};
@@ -606,7 +594,8 @@ static void step_free_stolen(void) {
     free_channel(channel);
 }
 
-static void take_step(void) {
+static void take_step(int caller) {
+    (void)caller;
     uint64_t kind = sim_below(1000);
     if (world.stolen)
         step_free_stolen();
@@ -628,23 +617,6 @@ static void take_step(void) {
         step_close();
     else
         step_free();
-}
-
-static void *play_caller(void *arg) {
-    (void)arg;
-    while (world.steps_left > 0) {
-        world.steps_left--;
-        world.steps++;
-        take_step();
-        if (sim_chance(512)) sim_pause();
-    }
-    world.busy_callers--;
-    return NULL;
-}
-
-static bool is_caller(int thread) {
-    return thread >= world.first_caller &&
-           thread < world.first_caller + world.callers;
 }
 
 /* ---- the peer's steps ------------------------------------------------ */
@@ -727,22 +699,8 @@ static void take_peer_step(void) {
     }
 }
 
-static bool callers_are_done(void *arg) {
-    (void)arg;
-    return world.busy_callers == 0;
-}
-
-/* In the end it lets go of a caller that it holds in a call. */
-static void *play_peer(void *arg) {
-    (void)arg;
-    while (world.steps_left > 0) {
-        take_peer_step();
-        sim_pause();
-    }
-    if (!sim_wait(callers_are_done, NULL, 100))
-        for (int i = 0; i < channel_count; i++)
-            channels[i].flow->stalled = false;
-    return NULL;
+static void unstall_all(void) {
+    for (int i = 0; i < channel_count; i++) channels[i].flow->stalled = false;
 }
 
 /* ---- the end of a seed ----------------------------------------------- */
@@ -751,9 +709,9 @@ static void *play_peer(void *arg) {
  * kernel stays out of memory, until the helper gives up. */
 static void let_flow(void) {
     kernel_set_faults(false);
+    unstall_all();
     for (int i = 0; i < channel_count; i++) {
         sim_flow *flow = channels[i].flow;
-        flow->stalled = false;
         flow->starving = flow->starving && sim_chance(100);
         flow->capacity = (size_t)1 << 40;
         flow->reads_on = true;
@@ -855,7 +813,7 @@ static void free_all(void) {
  * neither reads nor writes. */
 static void check_cancels(void) {
     kernel_set_faults(false);
-    for (int i = 0; i < channel_count; i++) channels[i].flow->stalled = false;
+    unstall_all();
     rest();
     for (int i = 0; i < op_count; i++) {
         const op *it = &ops[i];
@@ -893,21 +851,14 @@ static void end_abruptly(void) {
     check_all();
 }
 
+static const sim_cast cast = {STEPS, take_step, take_peer_step, unstall_all};
+
 static void run_seed(uint64_t seed, bool verbose) {
     sim_begin(seed, verbose);
     kernel_begin();
     oracle_begin();
     begin_world();
-    int threads[CALLERS + 1], count = 0;
-    world.first_caller = sim_self() + 1;
-    kernel_is_caller = is_caller;
-    while (count < world.callers) {
-        threads[count] = sim_spawn(play_caller, NULL);
-        if (count == 0) world.first_caller = threads[0];
-        count++;
-    }
-    threads[count++] = sim_spawn(play_peer, NULL);
-    for (int i = 0; i < count; i++) sim_join(threads[i]);
+    seeds_play(&cast);
     if (sim_chance(100))
         end_abruptly();
     else
@@ -921,24 +872,10 @@ static void run_seed(uint64_t seed, bool verbose) {
     kernel_end();
 }
 
-/* ---- the command line ------------------------------------------------ */
-
-static void sabotage(const char *what) {
-#ifdef AZC_SABOTAGE
-    static const char *const names[] = {"order", "tail",   "rescue", "identity",
-                                        "loan",  "detach", "event",  "handle",
-                                        "gate",  "copy"};
-    for (int i = 0; i < 10; i++)
-        if (strcmp(what, names[i]) == 0) azc_sabotage |= 1 << i;
-    if (strcmp(what, "late") == 0) azc_sabotage |= SABOTAGE_LATE;
-#endif
-    (void)what;
-}
-
 static void print_summary(uint64_t seeds) {
     printf("%llu seeds, %llu steps, %llu bytes, %llu lent, %llu taken back,"
            " %llu twins, %llu moved, %llu turns of loops; faults:",
-           (unsigned long long)seeds, (unsigned long long)world.steps,
+           (unsigned long long)seeds, (unsigned long long)sim_steps,
            (unsigned long long)sim_bytes, (unsigned long long)sim_lent,
            (unsigned long long)sim_taken_back, (unsigned long long)sim_twins,
            (unsigned long long)world.moved, (unsigned long long)ports_moves);
@@ -950,20 +887,6 @@ static void print_summary(uint64_t seeds) {
 
 int main(int argc, char **argv) {
     SIM_CHECK(azc_portable() == 0, "this is not the portable build");
-    uint64_t seeds = 1000, from = 1;
-    bool verbose = false;
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(argv[i], "--verbose") == 0) {
-            verbose = true;
-            continue;
-        }
-        if (strcmp(argv[i], "--seeds") == 0) seeds = strtoull(value, NULL, 10);
-        if (strcmp(argv[i], "--from") == 0) from = strtoull(value, NULL, 10);
-        if (strcmp(argv[i], "--sabotage") == 0) sabotage(value);
-        i++;
-    }
-    for (uint64_t i = 0; i < seeds; i++) run_seed(from + i, verbose);
-    print_summary(seeds);
+    print_summary(seeds_run(argc, argv, run_seed));
     return 0;
 }

@@ -305,11 +305,7 @@ void sim_join(int number) {
     if (it->alive) sim_wait(has_ended, it, SIM_FOREVER);
 }
 
-void sim_detach(int number) {
-    thread *it = &sim.threads[number];
-    SIM_CHECK(!it->joined, "thread %d is detached again", number);
-    it->joined = true;
-}
+void sim_detach(int number) { sim.threads[number].joined = true; }
 
 void sim_begin(uint64_t seed, bool verbose) {
     static const unsigned restless[] = {0, 8, 60, 250, 600};
@@ -338,6 +334,15 @@ void sim_end(void) {
     alarm(0);
 }
 
+void sim_forget_numbers(void) {
+    for (int i = 0; i < TABLES; i++) {
+        azc_table *table = azc__tables[i];
+        for (uint32_t k = 0; k * SLOTS_A_CHUNK < table->used; k++)
+            azc_sys.release(table->chunks[k]);
+        memset(table, 0, sizeof *table);
+    }
+}
+
 /* ---- locks ----------------------------------------------------------- */
 
 typedef struct lock_state {
@@ -359,12 +364,8 @@ static bool is_slot_of(const azc_table *table, const void *mutex) {
 static unsigned rank_of(const void *mutex, const char *name) {
     if (is_slot_of(&azc__channels, mutex)) return CHANNEL_RANK;
     if (strcmp(name, "&shared_lock") == 0) return 1u << 1;
-    if (mutex == &azc__channels.lock) return 1u << 2;
-    if (mutex == &azc__ports.lock) return 1u << 3;
-    if (mutex == &azc__pools.lock) return 1u << 4;
-    if (mutex == &azc__relays.lock) return 1u << 5;
-    if (mutex == &azc__rings.lock) return 1u << 6;
-    if (mutex == &azc__splits.lock) return 1u << 7;
+    for (int i = 0; i < TABLES; i++)
+        if (mutex == &azc__tables[i]->lock) return 1u << (2 + i);
     if (strcmp(name, "&pump->lock") == 0) return 1u << 8;
     if (strcmp(name, "&loops_lock") == 0) return 1u << 9;
     if (is_slot_of(&azc__ports, mutex)) return 1u << 10;

@@ -30,6 +30,8 @@ _Noreturn void sim_fail(const char *format, ...)
 
 void sim_begin(uint64_t seed, bool verbose);
 void sim_end(void); /* fails if a thread still lives */
+/* The tables of numbers stay with a process; each seed has its own. */
+void sim_forget_numbers(void);
 
 /* Starts a thread; returns its number, or -1 when there are too many. */
 int sim_spawn(void *(*run)(void *), void *arg);

@@ -33,9 +33,9 @@ HELPER = [
     *("relay", "opening", "split", "ring", "fork"),
 ]
 REAL = (*HELPER, "sys", "poller_epoll")
-KERNEL = ("kernel", "rates", "lending", "poller", "threads")
-SENDS = ("sim", "oracle", "ports")
-RELAYS = ("relaying", "splicing")
+KERNEL = ("kernel", "lending", "poller", "threads")
+SENDS = ("sim", "seeds", "oracle", "ports")
+RELAYS = ("relaying", "seeds", "splicing")
 SCRIPT = ("situations", "scripted", "threads")
 OVER_LINUX = ("cancelling", "joining")
 LENDS = "-DAZC_LEND_MIN=2000"  # bytes; small loans are many loans
