@@ -37,7 +37,7 @@ def declarations() -> str:
 
 
 def sources() -> list[str]:
-    names = ["sys", "handle", "port", "pool", "op", "queue", "pace", "lanes"]
+    names = ["sys", "handle", "port", "pool", "op", "queue", "lanes"]
     names += ["channel", "ending", "lender", "loop", "pump", "closing", "move"]
     names += ["submit", "opening", *RING]
     poller = "poller_poll" if portable else "poller_epoll"

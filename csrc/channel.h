@@ -33,7 +33,6 @@
 #include "handle.h"
 #include "lane.h"
 #include "lender.h"
-#include "pace.h"
 #include "pump.h"
 #include "queue.h"
 #include "sys.h"
@@ -68,7 +67,6 @@ struct azc_channel {
     /* how it moves */
     const azc_lane *lane;
     azc_lender lender;
-    azc_pace pace;
     char *bounce;                 /* of a lane that works on copies */
     size_t leftover_at, leftover; /* bytes in the bounce, not yet asked for */
     bool no_nowait;               /* this pipe does not know RWF_NOWAIT */

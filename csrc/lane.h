@@ -17,7 +17,7 @@ typedef struct azc_lane {
     bool polled;   /* the fd tells when it is ready; else it always is */
     bool bounced;  /* the call may block, so it gets a copy of the bytes */
     bool shared;   /* all channels of this kind share one pump */
-    bool paced;    /* the moves are cut into pieces, see pace.c */
+    bool pieces;   /* the moves are cut into small ones */
 } azc_lane;
 
 const azc_lane *azc__lane_for(const struct stat *st, int fd, int flags);

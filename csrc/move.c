@@ -128,16 +128,12 @@ static void catch_up(azc_channel *channel) {
     if (channel->state == CLOSING) azc__finish_close(channel);
 }
 
-ssize_t azc__attempt(azc_channel *channel, const struct iovec *vec, int count,
-                     size_t n) {
+ssize_t azc__attempt(azc_channel *channel, const struct iovec *vec, int count) {
     struct iovec pieces[VEC_INLINE]; /* which a move changes */
     memcpy(pieces, vec, (size_t)count * sizeof *vec);
-    bool is_paced = channel->lane->paced && n > channel->lane->direct;
-    if (is_paced) azc__pace_start(&channel->pace);
     channel->driving = channel->in_caller = true;
     ssize_t r = move(channel, pieces, count, false);
     channel->driving = false;
-    if (is_paced && r == (ssize_t)n) azc__pace_stop(&channel->pace);
     return r;
 }
 
@@ -286,13 +282,11 @@ static enum azc_drove drive(azc_channel *channel, uint64_t budget,
                             bool in_caller) {
     channel->driving = true;
     channel->in_caller = in_caller;
-    if (channel->lane->paced && !in_caller) azc__pace_start(&channel->pace);
     enum azc_drove drove = move_all(channel, budget);
     bool asks =
         !in_caller || channel->lane->shared; /* (which no reader stops) */
     if (asks && azc__has_loans(channel)) check_loans(channel);
     channel->driving = false;
-    if (!channel->queue.cursor) azc__pace_stop(&channel->pace);
     catch_up(channel);
     return drove;
 }

@@ -14,10 +14,9 @@ enum azc_drove {
 
 /* Moves what is queued, in the caller's thread, up to budget bytes. */
 enum azc_drove azc__drive(azc_channel *channel, uint64_t budget);
-/* Makes one move of n bytes that are in no queue, in VEC_INLINE pieces at most;
- * returns how many, or -errno. */
-ssize_t azc__attempt(azc_channel *channel, const struct iovec *vec, int count,
-                     size_t n);
+/* Makes one move of bytes that are in no queue, in VEC_INLINE pieces at most; returns
+ * how many, or -errno. */
+ssize_t azc__attempt(azc_channel *channel, const struct iovec *vec, int count);
 /* Handles what an attempt returned, once its rest is in the queue. */
 void azc__finish_attempt(azc_channel *channel, ssize_t r);
 /* Leaves what is still queued to the pump, or to a relay whose turn it is. */

@@ -28,7 +28,7 @@ static int budget_is_spent(azc_channel *channel, uint64_t n) {
 /* A pipe is read faster if one thread writes without a pause.  So a message that the
  * pump would have to finish is the pump's from the start. */
 static bool is_for_pump(const azc_channel *channel, const azc_op *op) {
-    return channel->lane->paced && !channel->lender.lends &&
+    return channel->lane->pieces && !channel->lender.lends &&
            op->total > channel->lane->direct;
 }
 
@@ -117,7 +117,7 @@ ssize_t azc_recv_now(azc_id id, void *data, size_t n, uint64_t *received) {
     ssize_t r = azc__refusal(channel), come = 0;
     bool is_next = may_send_now(channel) && !channel->leftover;
     if (r == 0 && n && is_next && !channel->lane->bounced) {
-        come = azc__attempt(channel, &piece, 1, n);
+        come = azc__attempt(channel, &piece, 1);
         if (come > 0) {
             *received = (uint64_t)come;
             channel->queue.sent += (uint64_t)come;
@@ -252,7 +252,7 @@ static int queue_all(azc_channel *channel, const message *it, bool ask_room) {
 static int attempt(azc_channel *channel, const message *it) {
     int r = prepare_spare(channel);
     if (r < 0) return r;
-    ssize_t sent = azc__attempt(channel, it->vec, it->count, it->n);
+    ssize_t sent = azc__attempt(channel, it->vec, it->count);
     if (sent == (ssize_t)it->n) {
         channel->queue.sent += it->n;
         channel->stats.messages += (uint64_t)it->messages;

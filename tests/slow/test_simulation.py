@@ -6,10 +6,10 @@ below, and ``sim --from SEED --seeds 1 --verbose`` shows it again, step by step.
 tests/sim/relaying.c has relays over the simulated kernel, and tests/sim/relays.c
 over a real one. tests/sim/moving.c and pumping.c play csrc/move.c and csrc/pump.c, call
 by call, over a kernel that answers what it is told to (scripted.c). Smaller programs:
-tests/sim/pace.c gives csrc/pace.c a clock of its own; locked.c takes locked pages back
-from a pipe; cancelling.c plays what is asked for while a system call runs; joining.c
-joins a split while that looks at its source.  Over the simulated kernel, submitting.c
-makes its situations by hand, and pools.c has an address space of its own.
+locked.c takes locked pages back from a pipe; cancelling.c plays what is asked for while
+a system call runs; joining.c joins a split while that looks at its source.  Over the
+simulated kernel, submitting.c makes its situations by hand, and pools.c has an address
+space of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TESTS = Path(__file__).parents[1]
 CSRC = TESTS.parent / "csrc"
 SIM = TESTS / "sim"
 HELPER = [
-    *("handle", "op", "queue", "port", "pool", "pace", "lanes", "lender"),
+    *("handle", "op", "queue", "port", "pool", "lanes", "lender"),
     *("channel", "ending", "loop", "pump", "closing", "move", "submit", "passing"),
     *("relay", "opening", "split", "ring", "fork"),
 ]
@@ -177,13 +177,6 @@ def test_simulation_catches(fault: str, saboteur: Path) -> None:
     result = run([saboteur, "--seeds", CAUGHT_WITHIN, "--sabotage", fault])
     assert result.returncode == 1
     assert "failed; its last steps" in result.stderr
-
-
-def test_pace(folder: Path, works: Callable[..., bool]) -> None:
-    flags = ADDRESS if works(*ADDRESS) else ()
-    pace = compiled(folder / "pace", [CSRC / "pace.c", SIM / "pace.c"], *flags)
-    result = run([pace])
-    assert result.returncode == 0, result.stderr
 
 
 def test_locked_memory(folder: Path) -> None:
