@@ -13,6 +13,7 @@ from links import (
     attempt,
     begun,
     cancelled_at,
+    checked,
     open_link,
     others_wait,
     put_and_wait,
@@ -34,41 +35,33 @@ pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 async def test_not_begun_leaves_no_trace(clogged: Link) -> None:
     dropped = [message(9, n, 5_000) for n in range(3)]
-    checker = Checker()
-    async with reading(clogged, checker.feed, start=False) as reader:
-        async with clogged.sender() as stream:
-            async with stuck(stream, message(1, 0, BIG)):
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(stream.send, dropped[0])
-                    tasks.start_soon(stream.send_many, dropped[1:])
-                    await begun(stream, 3)
-                    tasks.cancel_scope.cancel()
-                for each in dropped:
-                    poison(each)
-                    each.clear()
-                assert stream.stats.messages_queued == 1
-                assert stream.stats.bytes_rescued == 0
-                reader.start()
-            await stream.send(message(1, 1, 100))
-    checker.finish()
-    assert checker.counts == {1: 2}
+    async with checked(clogged, {1: 2}) as (stream, reader):
+        async with stuck(stream, message(1, 0, BIG)):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(stream.send, dropped[0])
+                tasks.start_soon(stream.send_many, dropped[1:])
+                await begun(stream, 3)
+                tasks.cancel_scope.cancel()
+            for each in dropped:
+                poison(each)
+                each.clear()
+            assert stream.stats.messages_queued == 1
+            assert stream.stats.bytes_rescued == 0
+            reader.start()
+        await stream.send(message(1, 1, 100))
 
 
 async def test_begun_completes_and_the_next_follows(clogged: Link) -> None:
     data = [message(1, n, BIG) for n in range(3)]
     pieces = [data[1][:10], data[1][10:500_000], data[1][500_000:]]
-    checker = Checker()
-    async with reading(clogged, checker.feed, start=False) as reader:
-        async with clogged.sender() as stream:
-            async with stuck(stream, data[0]) as tasks:
-                tasks.cancel_scope.cancel()
-            poison(data[0])
-            data[0].clear()
-            reader.start()
-            await stream.send(*pieces)
-            await stream.send(data[2])
-    checker.finish()
-    assert checker.counts == {1: 3}
+    async with checked(clogged, {1: 3}) as (stream, reader):
+        async with stuck(stream, data[0]) as tasks:
+            tasks.cancel_scope.cancel()
+        poison(data[0])
+        data[0].clear()
+        reader.start()
+        await stream.send(*pieces)
+        await stream.send(data[2])
 
 
 async def test_many_begun_one_after_the_other(some: Link) -> None:
@@ -111,20 +104,16 @@ async def test_above_the_rescue_limit_breaks_the_stream(clogged: Link) -> None:
 
 
 async def test_twice(some: Link) -> None:
-    checker = Checker()
     data = message(1, 0, BIG)
-    async with reading(some, checker.feed, start=False) as reader:
-        async with some.sender() as stream:
-            with anyio.CancelScope() as outer:
-                async with stuck(stream, data) as tasks:
-                    tasks.cancel_scope.cancel()
-                    outer.cancel()
-                    tasks.cancel_scope.cancel()
-            poison(data)
-            data.clear()
-            reader.start()
-    checker.finish()
-    assert checker.counts == {1: 1}
+    async with checked(some, {1: 1}) as (stream, reader):
+        with anyio.CancelScope() as outer:
+            async with stuck(stream, data) as tasks:
+                tasks.cancel_scope.cancel()
+                outer.cancel()
+                tasks.cancel_scope.cancel()
+        poison(data)
+        data.clear()
+        reader.start()
 
 
 @pytest.mark.parametrize("call", ["send", "pieces", "put", "send_many", "flush"])
@@ -199,45 +188,37 @@ async def test_send_eof_at_every_await(kind: str, tmp_path: Path) -> None:
 
 
 async def test_ticket_leaves_the_message_alone(some: Link) -> None:
-    checker = Checker()
-    async with reading(some, checker.feed, start=False) as reader:
-        async with some.sender() as stream:
-            data = message(1, 0, BIG)
-            ticket = await stream.put(data)
-            with anyio.CancelScope() as scope:
-                async with anyio.create_task_group() as tasks:
-                    waiting = attempt(tasks, wait_for, ticket)
-                    await others_wait()
-                    scope.cancel()
-            assert waiting.done
-            assert not ticket.done()
-            with pytest.raises(BufferError):
-                data.clear()
-            assert stream.stats.bytes_rescued == 0
-            reader.start()
-            await ticket
+    async with checked(some, {1: 1}) as (stream, reader):
+        data = message(1, 0, BIG)
+        ticket = await stream.put(data)
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                waiting = attempt(tasks, wait_for, ticket)
+                await others_wait()
+                scope.cancel()
+        assert waiting.done
+        assert not ticket.done()
+        with pytest.raises(BufferError):
             data.clear()
-    checker.finish()
-    assert checker.counts == {1: 1}
+        assert stream.stats.bytes_rescued == 0
+        reader.start()
+        await ticket
+        data.clear()
 
 
 async def test_coroutine_thrown_away(some: Link) -> None:
-    checker = Checker()
     data = [message(1, n, BIG) for n in range(2)]
     dropped = message(9, 0, 10)
-    async with reading(some, checker.feed, start=False) as reader:
-        async with some.sender() as stream:
-            for each in (data[0], dropped):
-                coroutine = stream.send(each)
-                await _run_until_it_waits(coroutine, stream)
-                coroutine.close()
-                poison(each)
-                each.clear()
-            assert stream.stats.messages_queued == 1  # the rest of the first
-            reader.start()
-            await stream.send(data[1])
-    checker.finish()
-    assert checker.counts == {1: 2}
+    async with checked(some, {1: 2}) as (stream, reader):
+        for each in (data[0], dropped):
+            coroutine = stream.send(each)
+            await _run_until_it_waits(coroutine, stream)
+            coroutine.close()
+            poison(each)
+            each.clear()
+        assert stream.stats.messages_queued == 1  # the rest of the first
+        reader.start()
+        await stream.send(data[1])
 
 
 async def _put_and_flush(stream: SendStream, data: bytearray) -> None:

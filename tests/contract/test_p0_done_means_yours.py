@@ -6,7 +6,7 @@ The same of pages that were lent: ../core/test_lending.py.
 from __future__ import annotations
 
 import pytest
-from links import BIG, Link, reading, stuck
+from links import BIG, Link, checked, reading, stuck
 from oracle import CANARY, Checker, assert_same, message, poison
 
 pytestmark = pytest.mark.anyio
@@ -16,21 +16,17 @@ pytestmark = pytest.mark.anyio
 async def test_buffer_is_overwritten_the_instant_send_returns(
     link: Link, ours: bool
 ) -> None:
-    checker = Checker()
     sizes = (0, 1, 4064, 65_536, 300_001)
-    async with reading(link, checker.feed, ours=ours), link.sender() as stream:
+    async with checked(link, {1: len(sizes)}, start=True, ours=ours) as (stream, _):
         for sequence, size in enumerate(sizes):
             data = message(1, sequence, size)
             await stream.send(data)
             poison(data)
             data.clear()
-    checker.finish()
-    assert checker.counts == {1: len(sizes)}
 
 
 async def test_buffers_of_one_message_are_overwritten(link: Link, ours: bool) -> None:
-    checker = Checker()
-    async with reading(link, checker.feed, ours=ours), link.sender() as stream:
+    async with checked(link, start=True, ours=ours) as (stream, _):
         for sequence in range(3):
             data = message(1, sequence, 90_000)
             head, body, tail = data[:40], data[40:70_000], data[70_000:]
@@ -38,23 +34,18 @@ async def test_buffers_of_one_message_are_overwritten(link: Link, ours: bool) ->
             for piece in (head, body, tail):
                 poison(piece)
                 piece.clear()
-    checker.finish()
 
 
 async def test_pending_send_locks_the_buffer(clogged: Link) -> None:
     data = message(1, 0, BIG)
-    checker = Checker()
-    async with reading(clogged, checker.feed, start=False) as reader:
-        async with clogged.sender() as stream:
-            async with stuck(stream, data):
-                with pytest.raises(BufferError):
-                    data.append(0)
-                with pytest.raises(BufferError):
-                    data.clear()
-                reader.start()
-            data.clear()
-    checker.finish()
-    assert checker.counts == {1: 1}
+    async with checked(clogged, {1: 1}) as (stream, reader):
+        async with stuck(stream, data):
+            with pytest.raises(BufferError):
+                data.append(0)
+            with pytest.raises(BufferError):
+                data.clear()
+            reader.start()
+        data.clear()
 
 
 async def test_sent_without_a_copy(some: Link) -> None:
@@ -83,16 +74,13 @@ async def test_temporary_buffer_is_kept_alive(some: Link) -> None:
 
 @pytest.mark.every_loop
 async def test_flush_means_all_before_it_is_out(clogged: Link) -> None:
-    checker = Checker()
     data = [message(1, sequence, BIG // 2) for sequence in range(3)]
-    async with reading(clogged, checker.feed, start=False) as reader:
-        async with clogged.sender() as stream:
-            tickets = [await stream.put(each) for each in data]
-            reader.start()
-            await stream.flush()
-            assert all(ticket.done() for ticket in tickets)
-            assert stream.stats.bytes_sent == sum(map(len, data))
-            for each in data:
-                poison(each)
-                each.clear()
-    checker.finish()
+    async with checked(clogged) as (stream, reader):
+        tickets = [await stream.put(each) for each in data]
+        reader.start()
+        await stream.flush()
+        assert all(ticket.done() for ticket in tickets)
+        assert stream.stats.bytes_sent == sum(map(len, data))
+        for each in data:
+            poison(each)
+            each.clear()

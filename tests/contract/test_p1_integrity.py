@@ -11,7 +11,7 @@ import threading
 import anyio
 import pytest
 from endings import ENDS, send_and_poison
-from links import BIG, Link, begun, begun_or_sent, reading, stuck, until
+from links import BIG, Link, begun, begun_or_sent, checked, reading, stuck, until
 from oracle import Checker, assert_prefix, message, poison
 
 from aiozerocopy import SendStream, StreamClosed
@@ -56,22 +56,16 @@ async def test_fifty_tasks_and_four_threads(link: Link, ours: bool) -> None:
 
 
 async def test_order_of_calls_is_the_order_of_messages(clogged: Link) -> None:
-    checker = Checker()
-    async with reading(clogged, checker.feed, start=False) as reader:
-        async with clogged.sender() as stream:
-            big = message(1, 0, BIG)
-            async with stuck(stream, big) as tasks:
-                tasks.start_soon(stream.send, message(1, 1, 10))
-                await begun(stream, 2)
-                await stream.put(message(1, 2, BIG))
-                tasks.start_soon(
-                    stream.send_many, [message(1, n, n) for n in range(3, 9)]
-                )
-                await begun(stream, 4)
-                await stream.put(message(1, 9, 0))
-                reader.start()
-    checker.finish()
-    assert checker.counts == {1: 10}
+    async with checked(clogged, {1: 10}) as (stream, reader):
+        big = message(1, 0, BIG)
+        async with stuck(stream, big) as tasks:
+            tasks.start_soon(stream.send, message(1, 1, 10))
+            await begun(stream, 2)
+            await stream.put(message(1, 2, BIG))
+            tasks.start_soon(stream.send_many, [message(1, n, n) for n in range(3, 9)])
+            await begun(stream, 4)
+            await stream.put(message(1, 9, 0))
+            reader.start()
 
 
 @pytest.mark.parametrize("end", ["abort", "cancelled aclose"])

@@ -12,6 +12,7 @@ from links import (
     Link,
     attempt,
     begun,
+    checked,
     in_line,
     is_trio,
     reading,
@@ -19,7 +20,7 @@ from links import (
     submitted,
     until,
 )
-from oracle import Checker, message
+from oracle import message
 
 from aiozerocopy import Ticket
 
@@ -33,7 +34,6 @@ pytestmark = pytest.mark.anyio
 async def test_put_waits_for_room(clogged: Link) -> None:
     limit = BIG + 200_000
     data = [message(1, sequence, BIG // 8) for sequence in range(40)]
-    checker = Checker()
     most = put = 0
 
     async def put_all(stream: SendStream) -> None:
@@ -43,16 +43,13 @@ async def test_put_waits_for_room(clogged: Link) -> None:
             put += 1
             most = max(most, stream.stats.bytes_queued)
 
-    async with reading(clogged, checker.feed, start=False) as reader:
-        async with clogged.sender(queue_limit=limit) as stream:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(put_all, stream)
-                await until(lambda: in_line(stream) or put == len(data))
-                assert 7 <= put < len(data)
-                assert stream.stats.bytes_queued <= limit
-                reader.start()
-    checker.finish()
-    assert checker.counts == {1: len(data)}
+    async with checked(clogged, {1: len(data)}, queue_limit=limit) as (stream, reader):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(put_all, stream)
+            await until(lambda: in_line(stream) or put == len(data))
+            assert 7 <= put < len(data)
+            assert stream.stats.bytes_queued <= limit
+            reader.start()
     assert 0 < most <= limit
 
 
@@ -77,22 +74,17 @@ async def test_put_returns_once_there_is_room(clogged: Link) -> None:
 
 
 async def test_message_above_the_limit_fits_alone(some: Link) -> None:
-    checker = Checker()
-    async with reading(some, checker.feed, start=False) as reader:
-        async with some.sender(queue_limit=1000) as stream:
-            first = await stream.put(message(1, 0, BIG))
-            assert not first.done()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(stream.put, message(1, 1, 10))
-                await submitted(stream, 2)
-                assert stream.stats.messages_queued == 1
-                reader.start()
-    checker.finish()
-    assert checker.counts == {1: 2}
+    async with checked(some, {1: 2}, queue_limit=1000) as (stream, reader):
+        first = await stream.put(message(1, 0, BIG))
+        assert not first.done()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stream.put, message(1, 1, 10))
+            await submitted(stream, 2)
+            assert stream.stats.messages_queued == 1
+            reader.start()
 
 
 async def test_line_is_first_in_first_out(clogged: Link) -> None:
-    checker = Checker()
     calls: list[tuple[str, int]] = [
         ("put", BIG),  # does not fit; nobody overtakes it
         ("send", 10),
@@ -102,67 +94,58 @@ async def test_line_is_first_in_first_out(clogged: Link) -> None:
         ("flush", 0),
         ("send", 0),
     ]
-    async with reading(clogged, checker.feed, start=False) as reader:
-        async with clogged.sender(queue_limit=BIG + 50_000) as stream:
-            await stream.put(message(1, 0, BIG))
-            async with anyio.create_task_group() as tasks:
-                sequence = 1
-                for count, (call, size) in enumerate(calls, start=2):
-                    if call == "flush":
-                        tasks.start_soon(stream.flush)
-                    else:
-                        data: Any = message(1, sequence, size)
-                        sequence += 1
-                        argument = [data] if call == "send_many" else data
-                        tasks.start_soon(getattr(stream, call), argument)
-                    await submitted(stream, count)
-                assert stream.stats.messages_queued == 1
-                reader.start()
-    checker.finish()
-    assert checker.counts == {1: 7}
+    async with checked(clogged, {1: 7}, queue_limit=BIG + 50_000) as (stream, reader):
+        await stream.put(message(1, 0, BIG))
+        async with anyio.create_task_group() as tasks:
+            sequence = 1
+            for count, (call, size) in enumerate(calls, start=2):
+                if call == "flush":
+                    tasks.start_soon(stream.flush)
+                else:
+                    data: Any = message(1, sequence, size)
+                    sequence += 1
+                    argument = [data] if call == "send_many" else data
+                    tasks.start_soon(getattr(stream, call), argument)
+                await submitted(stream, count)
+            assert stream.stats.messages_queued == 1
+            reader.start()
 
 
 @pytest.mark.every_loop
 async def test_cancelled_put_in_line_leaves_no_trace(some: Link) -> None:
-    checker = Checker()
     dropped = message(9, 0, BIG)
-    async with reading(some, checker.feed, start=False) as reader:
-        async with some.sender(queue_limit=BIG + 50_000) as stream:
-            await stream.put(message(1, 0, BIG))
-            async with anyio.create_task_group() as others:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(stream.put, dropped)
-                    await submitted(stream, 2)
-                    others.start_soon(stream.send, message(1, 1, 100))
-                    await submitted(stream, 3)
-                    tasks.cancel_scope.cancel()
-                dropped.clear()
-                await begun(stream, 2)  # the next one's turn came at once
-                reader.start()
-    checker.finish()
-    assert checker.counts == {1: 2}
+    async with checked(some, {1: 2}, queue_limit=BIG + 50_000) as (stream, reader):
+        await stream.put(message(1, 0, BIG))
+        async with anyio.create_task_group() as others:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(stream.put, dropped)
+                await submitted(stream, 2)
+                others.start_soon(stream.send, message(1, 1, 100))
+                await submitted(stream, 3)
+                tasks.cancel_scope.cancel()
+            dropped.clear()
+            await begun(stream, 2)  # the next one's turn came at once
+            reader.start()
 
 
 @pytest.mark.every_loop
 async def test_cancelled_while_others_run_gives_the_buffer_back(some: Link) -> None:
     """A put gives others a turn too; who cancels it then has no ticket."""
-    checker = Checker()
     data = [message(1, n, 1_000) for n in range(1, 600)]
-    async with reading(some, checker.feed, start=False) as reader:
-        async with some.sender(queue_limit=8 * BIG) as stream:
-            async with stuck(stream, message(1, 0, BIG)):
-                count = 0
-                with anyio.CancelScope() as scope:
-                    scope.cancel()
-                    for each in data:
-                        await stream.put(each)
-                        count += 1
-                assert count == (0 if is_trio() else 511)
-                assert stream.stats.messages_queued == 1 + count
-                data[count].clear()
-                reader.start()
-    checker.finish()
-    assert checker.counts == {1: 1 + count}
+    counts = {1: 0}
+    async with checked(some, counts, queue_limit=8 * BIG) as (stream, reader):
+        async with stuck(stream, message(1, 0, BIG)):
+            count = 0
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                for each in data:
+                    await stream.put(each)
+                    count += 1
+            assert count == (0 if is_trio() else 511)
+            assert stream.stats.messages_queued == 1 + count
+            counts[1] = 1 + count
+            data[count].clear()
+            reader.start()
 
 
 async def test_frames_take_no_memory(pipe: Link) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import pytest
-from links import BIG, Link, begun, reading, stuck
+from links import BIG, Link, begun, checked, reading, stuck
 from oracle import Checker, message, poison
 
 import aiozerocopy as azc
@@ -21,9 +21,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize("size", [10, 3_000, 40_000])
 async def test_arrives_as_if_sent_one_by_one(link: Link, size: int) -> None:
-    checker = Checker()
     count = 1_500 if size == 10 else 60
-    async with reading(link, checker.feed), link.sender() as stream:
+    async with checked(link, {1: 2 * count + 1}, start=True) as (stream, _):
         for start in (0, count):
             batch = [message(1, start + n, size) for n in range(count)]
             await stream.send_many(batch)
@@ -33,25 +32,20 @@ async def test_arrives_as_if_sent_one_by_one(link: Link, size: int) -> None:
         await stream.send_many([])
         await stream.send_many(iter([message(1, 2 * count, 0)]))
         assert stream.stats.messages_sent == 2 * count + 1
-    checker.finish()
-    assert checker.counts == {1: 2 * count + 1}
 
 
 @pytest.mark.parametrize("size", [100, 60_000])
 async def test_size_that_changes_meanwhile_is_refused(some: Link, size: int) -> None:
-    checker = Checker()
 
     def changing() -> Iterator[bytearray]:
         batch = [bytearray(size) for _ in range(4)]
         yield from batch
         batch[1].clear()
 
-    async with reading(some, checker.feed), some.sender() as stream:
+    async with checked(some, {1: 1}, start=True) as (stream, _):
         with pytest.raises(ValueError, match="changed its size"):
             await stream.send_many(changing())
         await stream.send(message(1, 0, 10))
-    checker.finish()
-    assert checker.counts == {1: 1}
 
 
 @pytest.mark.every_loop
@@ -112,16 +106,12 @@ async def test_takes_half_a_megabyte_at_a_time(clogged: Link) -> None:
 
 
 async def test_others_do_not_come_between(some: Link) -> None:
-    checker = Checker()
     batch = [message(1, n, 20_000) for n in range(20)]
-    async with reading(some, checker.feed, start=False) as reader:
-        async with some.sender() as stream:
-            async with stuck(stream, message(1, 0, BIG)) as tasks:
-                batch = [message(1, n, 20_000) for n in range(1, 20)]
-                tasks.start_soon(stream.send_many, batch)
-                await begun(stream, 2)
-                tasks.start_soon(stream.send, message(1, 20, 10))
-                await begun(stream, 3)
-                reader.start()
-    checker.finish()
-    assert checker.counts == {1: 21}
+    async with checked(some, {1: 21}) as (stream, reader):
+        async with stuck(stream, message(1, 0, BIG)) as tasks:
+            batch = [message(1, n, 20_000) for n in range(1, 20)]
+            tasks.start_soon(stream.send_many, batch)
+            await begun(stream, 2)
+            tasks.start_soon(stream.send, message(1, 20, 10))
+            await begun(stream, 3)
+            reader.start()

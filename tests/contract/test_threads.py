@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from links import BIG, Link, begun, error_in_thread, reading, stuck, until
-from oracle import Checker, message
+from links import BIG, Link, begun, checked, error_in_thread, stuck, until
+from oracle import message
 
 from aiozerocopy import StreamClosed
 
@@ -14,22 +14,18 @@ pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 async def test_locks_the_buffer_and_sends_it(some: Link) -> None:
-    checker = Checker()
     data = message(1, 1, BIG)
-    async with reading(some, checker.feed, start=False) as reader:
-        async with some.sender() as stream:
-            async with stuck(stream, message(1, 0, BIG)):
-                thread = threading.Thread(
-                    target=stream.send_from_thread, args=(data[:32], data[32:])
-                )
-                thread.start()
-                await begun(stream, 2)
-                assert thread.is_alive()
-                reader.start()
-            await until(lambda: not thread.is_alive())
-            await stream.send(message(1, 2, 10))
-    checker.finish()
-    assert checker.counts == {1: 3}
+    async with checked(some, {1: 3}) as (stream, reader):
+        async with stuck(stream, message(1, 0, BIG)):
+            thread = threading.Thread(
+                target=stream.send_from_thread, args=(data[:32], data[32:])
+            )
+            thread.start()
+            await begun(stream, 2)
+            assert thread.is_alive()
+            reader.start()
+        await until(lambda: not thread.is_alive())
+        await stream.send(message(1, 2, 10))
 
 
 async def test_refused_where_a_loop_runs(some: Link) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from links import BIG, Link, attempt, begun, others_wait, reading, wait_for
-from oracle import Checker, message
+from links import BIG, Link, attempt, begun, checked, others_wait, wait_for
+from oracle import message
 
 from aiozerocopy import StreamBroken
 
@@ -14,25 +14,22 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.every_loop
 async def test_awaited_twice_and_by_many(some: Link) -> None:
-    checker = Checker()
     data = message(1, 0, BIG)
-    async with reading(some, checker.feed, start=False) as reader:
-        async with some.sender() as stream:
-            ticket = await stream.put(data)
-            assert not ticket.done()
-            async with anyio.create_task_group() as tasks:
-                waiting = [attempt(tasks, wait_for, ticket) for _ in range(5)]
-                await others_wait()
-                assert not any(each.done for each in waiting)
-                with pytest.raises(BufferError):
-                    data.clear()
-                reader.start()
-            assert ticket.done()
-            data.clear()
-            await ticket
-            await ticket
-            assert all(each.error is None for each in waiting)
-    checker.finish()
+    async with checked(some) as (stream, reader):
+        ticket = await stream.put(data)
+        assert not ticket.done()
+        async with anyio.create_task_group() as tasks:
+            waiting = [attempt(tasks, wait_for, ticket) for _ in range(5)]
+            await others_wait()
+            assert not any(each.done for each in waiting)
+            with pytest.raises(BufferError):
+                data.clear()
+            reader.start()
+        assert ticket.done()
+        data.clear()
+        await ticket
+        await ticket
+        assert all(each.error is None for each in waiting)
 
 
 async def test_done_at_once_where_there_is_room(pipe: Link) -> None:
@@ -61,9 +58,7 @@ async def test_of_a_broken_stream_raise_every_time(some: Link) -> None:
 
 @pytest.mark.every_loop
 async def test_in_any_order(some: Link) -> None:
-    checker = Checker()
-    async with reading(some, checker.feed), some.sender() as stream:
+    async with checked(some, start=True) as (stream, _):
         tickets = [await stream.put(message(1, n, 200_000)) for n in range(6)]
         for ticket in reversed(tickets):
             await ticket
-    checker.finish()

@@ -19,8 +19,8 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.file import FileStreamAttribute
 from anyio.streams.stapled import StapledByteStream
 from anyio.streams.text import TextStream
-from links import BIG, Link, begun, open_link, others_wait, reading
-from oracle import Checker, message
+from links import BIG, Link, begun, checked, open_link, others_wait
+from oracle import message
 
 import aiozerocopy as azc
 from aiozerocopy._net.foreign_streams import whole_sender
@@ -224,35 +224,28 @@ class TestAsyncio:
 
     @pytest.mark.asyncio
     async def test_wait_for(self, pipe: Link) -> None:
-        checker = Checker()
-        async with reading(pipe, checker.feed, start=False) as reader:
-            async with pipe.sender() as stream:
-                data = message(1, 0, BIG)
-                sending = asyncio.ensure_future(stream.send(data))
-                await begun(stream)
-                with pytest.raises(asyncio.TimeoutError):
-                    await asyncio.wait_for(sending, 0.1)
-                data.clear()
-                reader.start()
-                await asyncio.wait_for(stream.send(message(1, 1, BIG)), 10)
-                with pytest.raises(asyncio.TimeoutError):
-                    await asyncio.wait_for(stream.send(message(1, 2, 10)), 0)
-        checker.finish()
-        assert checker.counts == {1: 2}
+        async with checked(pipe, {1: 2}) as (stream, reader):
+            data = message(1, 0, BIG)
+            sending = asyncio.ensure_future(stream.send(data))
+            await begun(stream)
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(sending, 0.1)
+            data.clear()
+            reader.start()
+            await asyncio.wait_for(stream.send(message(1, 1, BIG)), 10)
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(stream.send(message(1, 2, 10)), 0)
 
     @pytest.mark.asyncio
     @pytest.mark.skipif(sys.version_info < (3, 12), reason="new in 3.12")
     async def test_eager_tasks(self, pipe: Link) -> None:
-        checker = Checker()
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
-        async with reading(pipe, checker.feed), pipe.sender() as stream:
+        async with checked(pipe, {1: 10}, start=True) as (stream, _):
             tasks = [
                 asyncio.create_task(stream.send(message(1, n, 100_000)))
                 for n in range(10)
             ]
             await asyncio.gather(*tasks)
-        checker.finish()
-        assert checker.counts == {1: 10}
 
 
 @pytest.mark.anyio

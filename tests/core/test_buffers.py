@@ -22,6 +22,7 @@ from links import (
     Link,
     attempt,
     begun,
+    checked,
     linux_only,
     open_link,
     put_and_wait,
@@ -29,7 +30,7 @@ from links import (
     stuck,
     until,
 )
-from oracle import Checker, assert_same, message, payload, poison
+from oracle import assert_same, message, payload, poison
 from tensors import CUDA, OldTensor, OldTensorWithArray, Tensor, TensorThatCopies
 
 from aiozerocopy import SendStream, StreamBroken, socketpair
@@ -259,8 +260,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
 @pytest.mark.parametrize("kind", REFUSED)
 async def test_refused_at_the_call(pipe: Link, kind: str) -> None:
     data, error, text = REFUSED[kind]
-    checker = Checker()
-    async with reading(pipe, checker.feed), pipe.sender() as stream:
+    async with checked(pipe, {1: 2}, start=True) as (stream, _):
         good = message(1, 0, 100)
         await stream.send(good)
         for call in CALLS:
@@ -273,8 +273,6 @@ async def test_refused_at_the_call(pipe: Link, kind: str) -> None:
         good.clear()
         assert stream.stats.messages_queued == 0
         await stream.send(message(1, 1, 100))
-    checker.finish()
-    assert checker.counts == {1: 2}
 
 
 TARGETS: dict[str, tuple[Any, type[Exception]]] = {
@@ -334,8 +332,7 @@ async def test_memory_without_a_file_is_refused(
     link: Link, beyond_the_end: mmap.mmap
 ) -> None:
     """Of any size, and also where small ones are copied: that would end the process."""
-    checker = Checker()
-    async with reading(link, checker.feed), link.sender() as stream:
+    async with checked(link, {1: 2}, start=True) as (stream, _):
 
         async def send_many(data: memoryview) -> None:
             await stream.send_many([b"", data])
@@ -347,8 +344,6 @@ async def test_memory_without_a_file_is_refused(
                 with pytest.raises(BufferError, match="nothing was sent"):
                     await send(view[BIG + 5 :][:n])
         await stream.send(message(1, 1, 100))
-    checker.finish()
-    assert checker.counts == {1: 2}
 
 
 @pytest.mark.parametrize("kind", ["pipe", "adopted", "fifo", "unix", "tcp4"])

@@ -18,6 +18,7 @@ from links import (
     Link,
     attempt,
     begun,
+    checked,
     open_link,
     put_and_wait,
     reading,
@@ -103,20 +104,18 @@ class Crowd:
 
 @pytest.mark.parametrize("limit", [1, 100_000, 32 << 20])
 async def test_order_of_calls_is_the_order_of_messages(link: Link, limit: int) -> None:
-    checker = Checker()
-    async with reading(link, checker.feed, start=False) as reader:
-        async with link.sender(queue_limit=limit) as stream:
-            async with anyio.create_task_group() as tasks:
-                crowd = Crowd(stream, tasks)
-                tasks.start_soon(stream.send, message(1, 0, BIG))
-                await begun(stream)
-                crowd.sequence = 1
-                for _ in range(30):
-                    await crowd.one_more()
-                reader.start()
-                await ended(*crowd.senders)
-    checker.finish()
-    assert checker.counts == {1: crowd.sequence}
+    counts = {1: 0}
+    async with checked(link, counts, queue_limit=limit) as (stream, reader):
+        async with anyio.create_task_group() as tasks:
+            crowd = Crowd(stream, tasks)
+            tasks.start_soon(stream.send, message(1, 0, BIG))
+            await begun(stream)
+            crowd.sequence = 1
+            for _ in range(30):
+                await crowd.one_more()
+            reader.start()
+            await ended(*crowd.senders)
+        counts[1] = crowd.sequence
 
 
 # ---- ... and no more than that ------------------------------------------------------
@@ -251,24 +250,20 @@ def calls_of(stream: azc.SendStream) -> list[Any]:
 
 
 async def test_a_second_sender_is_refused(link: Link) -> None:
-    checker = Checker()
-    async with reading(link, checker.feed, start=False) as reader:
-        async with link.sender(concurrent="raise") as stream:
-            async with anyio.create_task_group() as tasks:
-                first = attempt(tasks, stream.send, message(1, 0, BIG))
-                await begun(stream)
-                for call in calls_of(stream):
-                    with pytest.raises(anyio.BusyResourceError) as caught:
-                        await call()
-                    assert "already writing to" in str(caught.value)
-                reader.start()
-            assert first.error is None
-            await stream.send(message(1, 1, 10))  # one after the other is no conflict
-            await stream.put(message(1, 2, BIG))
-            await stream.send_many([message(1, 3, 10), message(1, 4, BIG)])
-            await wait_for(await stream.put(message(1, 5, 10)))
-    checker.finish()
-    assert checker.counts == {1: 6}
+    async with checked(link, {1: 6}, concurrent="raise") as (stream, reader):
+        async with anyio.create_task_group() as tasks:
+            first = attempt(tasks, stream.send, message(1, 0, BIG))
+            await begun(stream)
+            for call in calls_of(stream):
+                with pytest.raises(anyio.BusyResourceError) as caught:
+                    await call()
+                assert "already writing to" in str(caught.value)
+            reader.start()
+        assert first.error is None
+        await stream.send(message(1, 1, 10))  # one after the other is no conflict
+        await stream.put(message(1, 2, BIG))
+        await stream.send_many([message(1, 3, 10), message(1, 4, BIG)])
+        await wait_for(await stream.put(message(1, 5, 10)))
 
 
 async def test_one_that_waits_for_room_is_in_progress(link: Link) -> None:
@@ -288,21 +283,17 @@ async def test_one_that_waits_for_room_is_in_progress(link: Link) -> None:
 
 @pytest.mark.every_loop
 async def test_one_that_was_cancelled_is_over(link: Link) -> None:
-    checker = Checker()
-    async with reading(link, checker.feed, start=False) as reader:
-        async with link.sender(concurrent="raise") as stream:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(stream.send, message(1, 0, BIG))
-                await begun(stream)
-                tasks.cancel_scope.cancel()
-            with anyio.CancelScope() as scope:
-                scope.cancel()
-                await stream.send(b"never" * BIG)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(stream.send, message(1, 1, 10))
-                reader.start()
-    checker.finish()
-    assert checker.counts == {1: 2}
+    async with checked(link, {1: 2}, concurrent="raise") as (stream, reader):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stream.send, message(1, 0, BIG))
+            await begun(stream)
+            tasks.cancel_scope.cancel()
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await stream.send(b"never" * BIG)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stream.send, message(1, 1, 10))
+            reader.start()
 
 
 async def test_a_relay_is_a_sender(link: Link) -> None:

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 import pytest
+from oracle import Checker
 
 import aiozerocopy as azc
 from aiozerocopy import ReceiveStream, SendStream, Ticket
@@ -364,6 +365,27 @@ async def reading(
             reader.start()
         yield reader
         await reader.finish()
+
+
+@asynccontextmanager
+async def checked(
+    link: Link,
+    counts: dict[int, int] | None = None,
+    *,
+    ours: bool = False,
+    start: bool = False,
+    **options: Any,
+) -> AsyncIterator[tuple[SendStream, Reader]]:
+    """A stream, and the reader of its messages, which must arrive whole and in order.
+
+    In the end so many have come from each name.
+    """
+    checker = Checker()
+    async with reading(link, checker.feed, ours=ours, start=start) as reader:
+        async with link.sender(**options) as stream:
+            yield stream, reader
+    checker.finish()
+    assert counts is None or checker.counts == counts
 
 
 # ---- waiting without sleeping -------------------------------------------------------
