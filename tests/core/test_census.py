@@ -50,31 +50,42 @@ def test_all_are_found(
     assert found == [{"id": i + 1, "age": i} for i in range(count)]
 
 
+KINDS = [
+    (census._stream, "azc_fd", "azc_get_stats"),
+    pytest.param(
+        *(census._ring, "azc_shm_bell", "azc_shm_get_stats"),
+        marks=pytest.mark.skipif(PORTABLE, reason="the portable build has no rings"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("tell", "fd_of", "stats_of"), KINDS)
+@pytest.mark.parametrize(
+    ("fd", "status", "is_told"), [(-1, 0, False), (0, -1, False), (0, 0, True)]
+)
+def test_one_that_is_closed_meanwhile(
+    tell: Callable[[int, float], dict[str, Any] | None],
+    fd_of: str,
+    stats_of: str,
+    fd: int,
+    status: int,
+    is_told: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: dict[str, Any] = {fd_of: fd, stats_of: status}
+    answers |= {"azc_shm_role": -1, "azc_shm_socket": -1}
+    monkeypatch.setattr(census, "lib", Answering("azc_now", NOW, **answers))
+    told = tell(5, 1.5)
+    assert (told is not None) is is_told
+    if told is not None:
+        assert (told["id"], told["fd"], told["age"]) == (5, 0, 1.5)
+        assert (told["error"], told["direction"]) == ("", "in")
+        if told["lane"] == "ring":
+            assert [told[name] for name in census.NOW] == [0, 0, 0]
+            assert told["peer_pid"] == 0
+
+
 class TestStream:
-    @pytest.mark.parametrize(
-        ("fd", "status", "is_told"), [(-1, 0, False), (0, -1, False), (0, 0, True)]
-    )
-    def test_one_that_is_closed_meanwhile(
-        self, fd: int, status: int, is_told: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        answers = Answering("azc_fd", fd, azc_get_stats=status)
-        monkeypatch.setattr(census, "lib", answers)
-        told = census._stream(5, 1.5)
-        assert (told is not None) is is_told
-        if told is not None:
-            assert (told["id"], told["fd"], told["age"]) == (5, 0, 1.5)
-
-    def test_its_error_has_a_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def store(_id: int, stats: Any) -> int:
-            stats.error = -errno.EPIPE
-            return 0
-
-        answers = Answering("azc_fd", 0, azc_get_stats=store)
-        monkeypatch.setattr(census, "lib", answers)
-        told = census._stream(5, 1.5)
-        assert told is not None
-        assert told["error"] == "EPIPE"
-
     def test_how_full_a_pipe_is(self) -> None:
         read_fd, write_fd = os.pipe()
         os.write(write_fd, b"abc")
@@ -97,22 +108,6 @@ class TestStream:
 
 @pytest.mark.skipif(PORTABLE, reason="the portable build has no rings")
 class TestRing:
-    @pytest.mark.parametrize(
-        ("bell", "status", "is_told"), [(-1, 0, False), (0, -1, False), (0, 0, True)]
-    )
-    def test_one_that_is_closed_meanwhile(
-        self, bell: int, status: int, is_told: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        unknown = {"azc_shm_role": -1, "azc_shm_socket": -1}
-        answers = Answering("azc_shm_bell", bell, azc_shm_get_stats=status, **unknown)
-        monkeypatch.setattr(census, "lib", answers)
-        told = census._ring(5, 1.5)
-        assert (told is not None) is is_told
-        if told is not None:
-            assert [told[name] for name in census.NOW] == [0, 0, 0]
-            assert (told["fd"], told["lane"], told["peer_pid"]) == (0, "ring", 0)
-            assert told["direction"] == "in"
-
     @pytest.mark.parametrize(
         ("fault", "left", "gone", "ending"),
         [
@@ -163,20 +158,6 @@ class TestPeer:
                 patched.setattr(socket, "socket", Nobody)
                 assert census._peer(ours.fileno()) == 0
             assert os.fstat(ours.fileno())
-
-    @pytest.mark.parametrize("fd", [0, 1, 2])
-    def test_its_number_may_be_low(
-        self, fd: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        asked: list[int] = []
-
-        def made(*, fileno: int) -> Any:
-            asked.append(fileno)
-            raise OSError(errno.ENOTSOCK, "no socket")
-
-        monkeypatch.setattr(socket, "socket", made)
-        assert census._peer(fd) == 0
-        assert asked == [fd]
 
 
 def test_what_is_open_is_told() -> None:

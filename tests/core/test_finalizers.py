@@ -311,34 +311,6 @@ def test_everything_in_one_cycle(loop: str, end: str) -> None:
     assert said == "ends\n"
 
 
-@every_loop
-def test_closed_stream_that_is_kept_keeps_no_port(loop: str) -> None:
-    """What ends after its loop is told to whoever sweeps lost ports: a port that is
-    kept is not lost, and the memory would be borrowed as long as the stream is."""
-    said, _ = lost(
-        """
-    import weakref
-    kept = []
-
-    async def main():
-        near, far = azc.socketpair()
-        await near.send(b"x")
-        port = weakref.ref(near._waiter.port)
-        kept.append(near)
-        near.abort()
-        far.abort()
-        return port
-
-    port = run(main)
-    gc.collect()
-    print(port() is None)
-    """,
-        loop,
-        "collection",
-    )
-    assert said == "True\n"
-
-
 def test_memory_of_a_lost_pool_is_given_back() -> None:
     said, _ = lost(
         """

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import select
+import weakref
 from typing import TYPE_CHECKING
 
 import anyio
@@ -31,6 +33,8 @@ from aiozerocopy._core.borrows import borrowed
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from aiozerocopy._core.borrows import Port
 
 every_loop = pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
 ADOPTED = ("adopted", "fifo", "file", "pty", "unix", "cat")
@@ -288,6 +292,23 @@ class TestLoops:
             data.clear()
         stream.abort()
         data.clear()
+
+    def test_a_closed_stream_that_is_kept_keeps_no_port(self) -> None:
+        """What ends after its loop is told to whoever sweeps lost ports: a port that
+        is kept is not lost, and the memory would be borrowed as long as the stream."""
+        ends = azc.socketpair()
+
+        async def use() -> weakref.ref[Port]:
+            await ends.one.send(b"x")
+            assert ends.one._waiter is not None
+            port = weakref.ref(ends.one._waiter.port)
+            for stream in ends:
+                stream.abort()
+            return port
+
+        port = anyio.run(use)
+        gc.collect()
+        assert port() is None
 
 
 @pytest.mark.anyio

@@ -248,18 +248,22 @@ async def lend(stream: azc.SendStream) -> None:
                 poison(frame.view)
 
 
-@lends
-@pytest.mark.parametrize(("kind", "read"), BOTH_READ)
-async def test_lent_pages_are_safe_from_readers_that_read(
-    kind: str, read: Read
-) -> None:
+async def received_of_lent(kind: str, read: Read) -> bytes:
     read_fd, write_fd = ends(kind)
     reader = Reader(read_fd, read)
     async with azc.open_writer(write_fd, peer="reads") as stream:
         await lend(stream)
         assert stream.lane == "vmsplice"
+    return await reader.finish()
+
+
+@lends
+@pytest.mark.parametrize(("kind", "read"), BOTH_READ)
+async def test_lent_pages_are_safe_from_readers_that_read(
+    kind: str, read: Read
+) -> None:
     checker = Checker()
-    checker.feed(await reader.finish())
+    checker.feed(await received_of_lent(kind, read))
     checker.finish()
     assert checker.counts == {1: FRAMES}
 
@@ -270,11 +274,7 @@ async def test_who_holds_lent_pages_sees_no_more_than_what_is_drawn(
     kind: str, read: Read
 ) -> None:
     """As many bytes as were sent, each the right one or one that was stored later."""
-    read_fd, write_fd = ends(kind)
-    reader = Reader(read_fd, read)
-    async with azc.open_writer(write_fd, peer="reads") as stream:
-        await lend(stream)
-    got = await reader.finish()
+    got = await received_of_lent(kind, read)
     frames = [message(1, number, FRAME - 32) for number in range(FRAMES)]
     assert len(got) == FRAMES * FRAME
     for number in range(FRAMES):

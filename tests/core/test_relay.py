@@ -13,7 +13,6 @@ import anyio.lowlevel
 import loans
 import pytest
 import scripts
-from anyio.streams.tls import TLSStream
 from limits import files_up_to
 from links import (
     Attempt,
@@ -24,6 +23,7 @@ from links import (
     others_wait,
     reading,
     receives,
+    tls_over,
     until,
     wait_for_file,
 )
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import ssl
     from pathlib import Path
 
-    from aiozerocopy import ReceiveStream, Relay, SendStream, Stream
+    from aiozerocopy import ReceiveStream, Relay, SendStream
 
 pytestmark = pytest.mark.anyio
 
@@ -726,29 +726,14 @@ async def test_a_lost_fd(lost: str, tmp_path: Path) -> None:
 async def test_from_and_to_tls(
     tls: tuple[ssl.SSLContext, ssl.SSLContext], film: Path
 ) -> None:
-    server, client = tls
-    near, far = azc.socketpair()
-    ready: dict[str, TLSStream] = {}
-
-    async def shake(name: str, stream: Stream, **options: Any) -> None:
-        ready[name] = await TLSStream.wrap(stream, **options)
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(
-            lambda: shake("near", near, ssl_context=server, server_side=True)
-        )
-        tasks.start_soon(
-            lambda: shake("far", far, ssl_context=client, hostname="localhost")
-        )
     copy = film.with_name("copy")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_call, azc.relay(film, ready["near"]))
-        relay = azc.relay(ready["far"], copy, len(DATA))
-        assert await relay == len(DATA)
-        assert relay.lane == "copy"
+    async with azc.socketpair() as ends, tls_over(ends, tls) as (server, client):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_call, azc.relay(film, server))
+            relay = azc.relay(client, copy, len(DATA))
+            assert await relay == len(DATA)
+            assert relay.lane == "copy"
     assert_same(copy.read_bytes(), DATA)
-    for stream in (near, far):
-        stream.abort()
 
 
 # ---- many, and at random -----------------------------------------------------------

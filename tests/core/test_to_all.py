@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -208,19 +209,17 @@ class TestSend:
         assert begun.status == 0
         assert pairs.send(Shared([b"ab"]), row)[1] is None
 
-    async def test_where_the_operation_was_taken_back_nothing_is_sent(
-        self, pairs: Pairs
+    @pytest.mark.parametrize("has_left", [False, True])
+    async def test_who_has_left_or_whose_operation_was_taken_back_gets_nothing(
+        self, pairs: Pairs, has_left: bool
     ) -> None:
         row, ready = pairs.row(), pairs.ready[1]
-        assert pairs.channels[1].take_back(pairs.port, ready)
+        if has_left:
+            pairs.seats[1].leave()
+        else:
+            assert pairs.channels[1].take_back(pairs.port, ready)
         assert pairs.send(Shared([b"ab"]), row) == {1: None}
-        assert ready.views == []
-
-    async def test_who_has_left_gets_nothing(self, pairs: Pairs) -> None:
-        row, ready = pairs.row(), pairs.ready
-        pairs.seats[1].leave()
-        assert pairs.send(Shared([b"ab"]), row) == {1: None}
-        assert ready[1].views == [None]
+        assert ready.views == ([None] if has_left else [])
         assert pairs.counted() == [(1, 2), (0, 0), (1, 2)]
 
     async def test_it_is_borrowed_before_c_has_it(
@@ -327,19 +326,6 @@ NEWER: Any = SimpleNamespace(pins="newer's", nbytes=7)
 COPY: Any = SimpleNamespace(pins="the copy's", nbytes=5)
 
 
-class Moved:
-    """An operation, as much of it as is noted."""
-
-    def __init__(self) -> None:
-        self.done = False
-        self.views = ["own", "more"]
-        self.total = 5
-        self.is_newer = False
-
-    def moved_to_copy(self) -> None:
-        self.views = ["copied"]
-
-
 class TestNote:
     @pytest.mark.parametrize(
         ("result", "copy", "newer", "noted"),
@@ -357,8 +343,12 @@ class TestNote:
     def test_what_each_carries_now(
         self, result: int, copy: Any, newer: Any, noted: tuple[Any, ...]
     ) -> None:
-        operations: Any = [Moved(), Moved()]
-        operations[0].done = True
+        operations: Any = [
+            SimpleNamespace(done=done, views=["own", "more"], total=5, is_newer=False)
+            for done in (True, False)
+        ]
+        for it in operations:
+            it.moved_to_copy = partial(it.__setattr__, "views", ["copied"])
         to_all._note_moves(operations, [result] * 2, copy, newer)
         over, other = [(it.views, it.total, it.is_newer) for it in operations]
         assert over == (["own", "more"], 5, False)
