@@ -16,7 +16,7 @@ import pytest
 from anyio.streams.tls import TLSAttribute
 from anyio.streams.tls import TLSStream as AnyiosStream
 from links import attempt, others_wait, tls_over, until
-from oracle import assert_same, payload, poison
+from oracle import assert_same, payload
 from renegotiation import change_keys, renegotiate
 
 import aiozerocopy as azc
@@ -84,25 +84,6 @@ async def with_peer(tls: Contexts) -> AsyncIterator[tuple[TLSStream, Peer]]:
 
 
 # ---- cancels ------------------------------------------------------------------------
-
-
-async def test_cancelled_send_completes_beside_a_peer_that_does_not_read(
-    tls: Contexts,
-) -> None:
-    async with connected(tls) as (one, other):
-        buffer = bytearray(payload(1, BIG))
-        sent = bytes(buffer)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(one.send, buffer)
-            await others_wait()
-            tasks.cancel_scope.cancel()
-        poison(buffer)
-        buffer.clear()
-        got = bytearray(BIG + 5)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(one.send, b"after")
-            await other.receive_exactly(got)
-        assert_same(got, sent + b"after")
 
 
 async def test_message_that_cannot_complete_is_cut_off(tls: Contexts) -> None:

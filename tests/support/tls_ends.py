@@ -7,6 +7,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from links import until
+from transports import Recorder
 from wires import pair
 
 from aiozerocopy.transport.socket_transport import transport_over
@@ -17,60 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Contexts = tuple["ssl.SSLContext", "ssl.SSLContext"]  # of a server and of a client
-
-
-class Notes(asyncio.Protocol):
-    """Notes what it is told."""
-
-    def __init__(self, *, keep_open: bool = False) -> None:
-        self.events: list[str] = []
-        self.data = bytearray()
-        self.error: BaseException | None = None
-        self.transport: Any = None
-        self._keep_open = keep_open
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.events.append("made")
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        assert type(data) is bytes
-        self.data += data
-
-    def eof_received(self) -> bool:
-        self.events.append("eof")
-        return self._keep_open
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self.events.append("lost")
-        self.error = exc
-
-    def pause_writing(self) -> None:
-        self.events.append("pause")
-
-    def resume_writing(self) -> None:
-        self.events.append("resume")
-
-    def is_lost(self) -> bool:
-        return "lost" in self.events
-
-
-class BufferedNotes(asyncio.BufferedProtocol):
-    """The same, with memory of its own that is small and odd."""
-
-    def __init__(self) -> None:
-        self.notes = Notes()
-        self.connection_made = self.notes.connection_made  # type: ignore[method-assign]
-        self.connection_lost = self.notes.connection_lost  # type: ignore[method-assign]
-        self.eof_received = self.notes.eof_received  # type: ignore[method-assign]
-        self._room = bytearray(10_007)
-
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return self._room
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.notes.data += self._room[:nbytes]
-        self._room = bytearray(10_007)
 
 
 def server(
@@ -100,8 +47,8 @@ class Ends:
         connect: Callable[[Any, Any], Any] = pair,
         **options: Any,
     ) -> None:
-        self.server: Any = above or Notes()
-        self.client: Any = below or Notes()
+        self.server: Any = above or Recorder()
+        self.client: Any = below or Recorder()
         self.ready = asyncio.get_running_loop().create_future()
         self.upper = server(contexts, self.server, **options)
         self.lower = client(contexts, self.client, self.ready, **options)

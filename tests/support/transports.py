@@ -29,20 +29,25 @@ class Recorder(asyncio.Protocol):
     """Notes what it is told."""
 
     def __init__(self, keep_open: bool = False) -> None:
-        self.events: list[Any] = []
+        self.events: list[str] = []
         self.data = bytearray()
+        self.transport: Any = None
         self.lost: asyncio.Future[BaseException | None] = (
             asyncio.get_running_loop().create_future()
         )
         self._keep_open = keep_open
 
-    def connection_made(self, transport: Any) -> None:
-        self.transport: azt.SocketTransport = transport
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
         self.events.append("made")
 
     def data_received(self, data: bytes) -> None:
+        assert type(data) is bytes
+        self._take(data)
+
+    def _take(self, data: bytes | bytearray) -> None:
         self.data += data
-        if self.events[-1] != "data":
+        if self.events[-1:] != ["data"]:
             self.events.append("data")
 
     def eof_received(self) -> bool:
@@ -59,23 +64,28 @@ class Recorder(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.events.append("resume")
 
+    def is_lost(self) -> bool:
+        return self.lost.done()
 
-class Filler(asyncio.BufferedProtocol):
-    """Takes what comes in a buffer of its own."""
+    @property
+    def error(self) -> BaseException | None:
+        """Of the connection that is lost."""
+        return self.lost.result()
 
-    def __init__(self, size: int = 1000) -> None:
-        self.buffer = bytearray(size)
-        self.data = bytearray()
-        self.ended = asyncio.Event()
+
+class Filler(Recorder, asyncio.BufferedProtocol):
+    """Takes what comes in memory of its own, each time in other memory."""
+
+    def __init__(self, size: int = 1009) -> None:
+        super().__init__()
+        self._room = bytearray(size)
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        return self.buffer
+        return self._room
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data += self.buffer[:nbytes]
-
-    def eof_received(self) -> None:
-        self.ended.set()
+        self._take(self._room[:nbytes])
+        self._room = bytearray(len(self._room))
 
 
 class End:

@@ -30,18 +30,17 @@ CHILDREN = {
     "tries everything and lives": "world.disturb, lambda: run(live(folder), loop)",
 }
 
-PRELUDE = """
-from fork_world import *
-loop, folder = sys.argv[1:]
-"""
+
+def run(code: str, loop: str, folder: Path) -> None:
+    prelude = "from fork_world import *\nloop, folder = sys.argv[1:]\n"
+    scripts.run(prelude + code, loop, str(folder))
 
 
 @every_loop
 @pytest.mark.parametrize("child", CHILDREN)
 def test_child_of_a_running_loop(child: str, loop: str, tmp_path: Path) -> None:
-    scripts.run(
-        PRELUDE
-        + f"""
+    run(
+        f"""
 async def main():
     world = World(folder)
     await world.begin()
@@ -55,7 +54,7 @@ async def main():
 run(main(), loop)
 """,
         loop,
-        str(tmp_path),
+        tmp_path,
     )
 
 
@@ -72,9 +71,8 @@ ENDING = {
 def test_child_that_ends_in_the_usual_way(
     child: str, loop: str, tmp_path: Path
 ) -> None:
-    scripts.run(
-        PRELUDE
-        + f"""
+    run(
+        f"""
 if loop == "uvloop":
     from uvloop import new_event_loop
 else:
@@ -91,7 +89,7 @@ parents.run_until_complete(world.end())
 parents.close()
 """,
         loop,
-        str(tmp_path),
+        tmp_path,
     )
 
 
@@ -99,9 +97,8 @@ parents.close()
 def test_child_that_stays_in_the_loop(loop: str, tmp_path: Path) -> None:
     """It goes on in its copy of the parent's loop.  (It must not close that: asyncio's
     loop and uvloop's take out of the shared epoll what wakes the parent's.)"""
-    scripts.run(
-        PRELUDE
-        + """
+    run(
+        """
 async def main():
     world = World(folder)
     await world.begin()
@@ -119,5 +116,5 @@ async def main():
 run(main(), loop)
 """,
         loop,
-        str(tmp_path),
+        tmp_path,
     )

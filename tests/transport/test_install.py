@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import ssl
 import subprocess
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from links import until
 from oracle import assert_same, payload
-from tls_ends import Contexts, Notes
+from transports import Recorder
 
 import aiozerocopy as azc
 from aiozerocopy.transport import SocketTransport, TLSTransport
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tls_ends import Contexts
 
 pytestmark = pytest.mark.anyio
 
@@ -65,56 +69,49 @@ async def ask(
     await writer.wait_closed()
 
 
-async def test_tcp(tls: Contexts) -> None:
-    for server_context, client_context, kind in (
-        (None, None, SocketTransport),
-        (*tls, TLSTransport),
-    ):
-        server = await asyncio.start_server(echo, HOST, 0, ssl=server_context)
-        port = server.sockets[0].getsockname()[1]
-        streams = await asyncio.open_connection(HOST, port, ssl=client_context)
-        await ask(streams, kind)
-        server.close()
-        await server.wait_closed()
+class Kind(NamedTuple):
+    """A connection's transport, and the arguments that make it so."""
+
+    transport: type
+    of_server: dict[str, Any]
+    of_client: dict[str, Any]
 
 
-async def test_unix(tls: Contexts, tmp_path: Path) -> None:
-    for number, (server_context, client_context, name, kind) in enumerate(
-        (
-            (None, None, None, SocketTransport),
-            (*tls, "localhost", TLSTransport),
-        )
-    ):
-        path = tmp_path / str(number)
-        server = await asyncio.start_unix_server(echo, path, ssl=server_context)
-        streams = await asyncio.open_unix_connection(
-            path, ssl=client_context, server_hostname=name
-        )
-        await ask(streams, kind)
-        server.close()
-        await server.wait_closed()
+@pytest.fixture(params=["plain", "tls"])
+def kind(request: pytest.FixtureRequest, tls: Contexts) -> Kind:
+    if request.param == "plain":
+        return Kind(SocketTransport, {}, {})
+    of_client = {"ssl": tls[1], "server_hostname": "localhost"}
+    return Kind(TLSTransport, {"ssl": tls[0]}, of_client)
 
 
-async def test_socket_that_was_accepted_elsewhere(tls: Contexts) -> None:
-    import socket
+@pytest.mark.parametrize("over", ["tcp", "unix"])
+async def test_streams(kind: Kind, over: str, tmp_path: Path) -> None:
+    if over == "tcp":
+        server = await asyncio.start_server(echo, HOST, 0, **kind.of_server)
+        address = server.sockets[0].getsockname()
+        streams = await asyncio.open_connection(*address, **kind.of_client)
+    else:
+        path = tmp_path / "socket"
+        server = await asyncio.start_unix_server(echo, path, **kind.of_server)
+        streams = await asyncio.open_unix_connection(path, **kind.of_client)
+    await ask(streams, kind.transport)
+    server.close()
+    await server.wait_closed()
 
+
+async def test_socket_that_was_accepted_elsewhere(kind: Kind) -> None:
     loop = asyncio.get_running_loop()
-    for server_context, client_context, name, kind in (
-        (None, None, None, SocketTransport),
-        (*tls, "localhost", TLSTransport),
-    ):
-        left, right = socket.socketpair()
-        (upper, notes), (lower, _) = await asyncio.gather(
-            loop.connect_accepted_socket(Notes, left, ssl=server_context),
-            loop.create_connection(
-                Notes, sock=right, ssl=client_context, server_hostname=name
-            ),
-        )
-        assert (type(upper), type(lower)) == (kind, kind)
-        lower.write(payload(1, BIG))
-        lower.close()
-        await until(notes.is_lost)
-        assert_same(notes.data, payload(1, BIG))
+    left, right = socket.socketpair()
+    (upper, notes), (lower, _) = await asyncio.gather(
+        loop.connect_accepted_socket(Recorder, left, **kind.of_server),
+        loop.create_connection(Recorder, sock=right, **kind.of_client),
+    )
+    assert type(upper) is type(lower) is kind.transport
+    lower.write(payload(1, BIG))
+    lower.close()
+    await until(notes.is_lost)
+    assert_same(notes.data, payload(1, BIG))
 
 
 async def test_stream_that_begins_tls_later(tls: Contexts) -> None:
@@ -151,7 +148,7 @@ async def test_pipes() -> None:
     loop = asyncio.get_running_loop()
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as out, os.fdopen(writing, "wb") as into:
-        notes = Notes()
+        notes = Recorder()
         await loop.connect_read_pipe(lambda: notes, out)
         transport, _ = await loop.connect_write_pipe(asyncio.Protocol, into)
         assert type(transport) is azc.transport.WritePipeTransport
@@ -161,29 +158,23 @@ async def test_pipes() -> None:
     assert_same(notes.data, payload(1, BIG))
 
 
-async def test_sendfile(tls: Contexts, tmp_path: Path) -> None:
+async def test_sendfile(kind: Kind, tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
     path = tmp_path / "file"
     path.write_bytes(payload(1, BIG))
-    for server_context, client_context in ((None, None), tls):
-        notes = Notes()
-        server = await loop.create_server(
-            lambda notes=notes: notes, HOST, 0, ssl=server_context
-        )
-        transport, _ = await loop.create_connection(
-            asyncio.Protocol,
-            HOST,
-            server.sockets[0].getsockname()[1],
-            ssl=client_context,
-        )
-        with path.open("rb") as file:
-            assert await loop.sendfile(transport, file, 1000, BIG // 2) == BIG // 2
-            assert file.tell() == 1000 + BIG // 2
-        transport.close()
-        await until(notes.is_lost)
-        assert_same(notes.data, payload(1, BIG)[1000 : 1000 + BIG // 2])
-        server.close()
-        await server.wait_closed()
+    notes = Recorder()
+    server = await loop.create_server(lambda: notes, HOST, 0, **kind.of_server)
+    transport, _ = await loop.create_connection(
+        asyncio.Protocol, *server.sockets[0].getsockname(), **kind.of_client
+    )
+    with path.open("rb") as file:
+        assert await loop.sendfile(transport, file, 1000, BIG // 2) == BIG // 2
+        assert file.tell() == 1000 + BIG // 2
+    transport.close()
+    await until(notes.is_lost)
+    assert_same(notes.data, payload(1, BIG)[1000 : 1000 + BIG // 2])
+    server.close()
+    await server.wait_closed()
 
 
 async def test_what_we_do_not_do_is_the_loops_own() -> None:
@@ -198,8 +189,6 @@ async def test_what_we_do_not_do_is_the_loops_own() -> None:
 async def test_handshake_that_fails_is_the_clients_error(tls: Contexts) -> None:
     server = await asyncio.start_server(echo, HOST, 0, ssl=tls[0])
     port = server.sockets[0].getsockname()[1]
-    import ssl
-
     with pytest.raises(ssl.SSLCertVerificationError):
         await asyncio.open_connection(HOST, port, ssl=True)
     streams = await asyncio.open_connection(HOST, port, ssl=tls[1])

@@ -31,6 +31,7 @@ from interruption import (
 )
 from links import BIG, linux_only, until
 from oracle import HEADER, Checker, message, poison
+from transports import Filler, Recorder
 
 from aiozerocopy import transport as azt
 
@@ -43,48 +44,10 @@ ROOMS = ("transport",)
 PATIENCE = 5.0  # seconds for what is over at once, or never
 
 
-class Told(asyncio.Protocol):
-    """What came, and whether the connection is lost."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.is_lost = self.is_made = self.is_paused = False
-
-    def connection_made(self, transport: Any) -> None:
-        self.is_made = True
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.data += data
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self.is_lost = True
-
-    def pause_writing(self) -> None:
-        self.is_paused = True
-
-    def resume_writing(self) -> None:
-        self.is_paused = False
-
-
-class Filled(asyncio.BufferedProtocol, Told):
-    """The same with a buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._buffer = bytearray(5000)
-
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.data += self._buffer[:nbytes]
-
-
 class Scene:
     """A transport, its peer, and what there is to complain about."""
 
-    protocol_kind: type[Told] = Told
+    protocol_kind: type[Recorder] = Recorder
 
     def __init__(self, lines: Lines) -> None:
         self.lines = lines
@@ -157,8 +120,8 @@ class Scene:
             self.transport.write(self.new(1000))
         self.transport.close()
         with anyio.move_on_after(PATIENCE):
-            await until(lambda: self.protocol.is_lost)
-        if not self.protocol.is_lost:
+            await until(self.protocol.is_lost)
+        if not self.protocol.is_lost():
             self.complaints.append("connection_lost was not called")
             self.transport.abort()
         with contextlib.suppress(OSError):
@@ -226,7 +189,7 @@ class Receiving(Scene):
         sending = asyncio.ensure_future(loop.sock_sendall(self.peer, sent))
         protocol = self.protocol
         with contextlib.suppress(ConnectionError), anyio.move_on_after(PATIENCE) as end:
-            await until(lambda: len(protocol.data) == len(sent) or protocol.is_lost)
+            await until(lambda: len(protocol.data) == len(sent) or protocol.is_lost())
         if end.cancelled_caught:
             self.complaints.append("neither received nor lost")
         sending.cancel()
@@ -238,11 +201,11 @@ class Receiving(Scene):
         await self.receive()
         self.peer.shutdown(socket.SHUT_WR)
         with anyio.move_on_after(PATIENCE):
-            await until(lambda: self.protocol.is_lost)
+            await until(self.protocol.is_lost)
 
 
 class Filling(Receiving):
-    protocol_kind = Filled
+    protocol_kind = Filler
 
 
 class Connecting(Scene):
@@ -251,7 +214,7 @@ class Connecting(Scene):
     async def play(self, call: Callable[[Any], Awaitable[object]]) -> None:
         asyncio.get_running_loop().set_exception_handler(self.in_the_loop)
         self.servers: list[azt.Server] = []
-        self.told: list[Told] = []
+        self.told: list[Recorder] = []
         self.transports: list[Any] = []
         with self.lines:
             task = asyncio.ensure_future(self.judged(call))
@@ -266,18 +229,18 @@ class Connecting(Scene):
         for transport in self.transports:
             transport.abort()
         await turns()
-        if any(told.is_made and not told.is_lost for told in self.told):
+        if any("made" in told.events and not told.is_lost() for told in self.told):
             self.complaints.append("connection_lost was not called")
 
-    def protocol_of_server(self) -> Told:
-        self.told.append(Told())
+    def protocol_of_server(self) -> Recorder:
+        self.told.append(Recorder())
         return self.told[-1]
 
     async def connect(self) -> None:
         server = await azt.create_server(self.protocol_of_server, "127.0.0.1", 0)
         self.servers.append(server)
         address = server.sockets[0].getsockname()
-        transport, protocol = await azt.create_connection(Told, *address)
+        transport, protocol = await azt.create_connection(Recorder, *address)
         self.transports.append(transport)
         self.told.append(protocol)
         with anyio.move_on_after(0.02):

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
+MUCH = bytes(payload(5, 3 * BIG))
+
 # ---- the order of things ------------------------------------------------------------
 
 
@@ -54,13 +56,6 @@ async def test_echo_and_the_order_of_calls() -> None:
         assert await servers[0].lost is None
     assert client.events == ["made", "data", "lost"]
     assert servers[0].events == ["made", "data", "eof", "lost"]
-
-
-async def test_it_is_an_asyncio_transport() -> None:
-    async with opened() as end:
-        assert isinstance(end.transport, asyncio.Transport)
-        assert end.transport.can_write_eof()
-        assert end.transport.get_protocol() is end.protocol
 
 
 async def test_extra_info() -> None:
@@ -345,7 +340,7 @@ async def test_buffered_protocol() -> None:
         data = bytes(payload(3, 10_000))
         end.peer.send(data)
         end.peer.shutdown(socket.SHUT_WR)
-        await end.protocol.ended.wait()
+        await until(lambda: "eof" in end.protocol.events)
         assert end.protocol.data == data
         assert end.transport.is_closing()
 
@@ -361,6 +356,8 @@ async def test_an_empty_buffer_is_an_error() -> None:
 
 async def test_the_protocol_may_change() -> None:
     async with opened() as end:
+        assert isinstance(end.transport, asyncio.Transport)
+        assert end.transport.can_write_eof()
         end.peer.send(b"one")
         await until(lambda: end.protocol.data == b"one")
         filler = Filler()
@@ -775,18 +772,6 @@ async def test_arguments_that_contradict_each_other() -> None:
                     await create(Recorder, **options)
 
 
-async def test_an_accepted_socket() -> None:
-    with socket.create_server((HOST, 0)) as listener:
-        client = socket.create_connection(listener.getsockname())
-        accepted, _ = listener.accept()
-    with client:
-        transport, protocol = await azt.connect_accepted_socket(Recorder, accepted)
-        transport.write(b"welcome")
-        transport.close()
-        await protocol.lost
-        assert client.recv(10) == b"welcome"
-
-
 async def test_names_and_local_addresses() -> None:
     if not isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
         pytest.skip("uvloop keeps the threads that look names up")
@@ -819,37 +804,31 @@ async def test_all_errors() -> None:
 
 
 @both_loops
-async def test_streams() -> None:
+@pytest.mark.parametrize("over", ["tcp", "unix"])
+async def test_streams(over: str, tmp_path: Path) -> None:
     async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
             writer.write(line.upper())
             await writer.drain()
-        writer.close()
-        await writer.wait_closed()
-
-    async with await azt.start_server(shout, HOST, 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        reader, writer = await azt.open_connection(HOST, port, limit=5)
-        writer.writelines([b"a\n", b"bc\n"])
-        assert [await reader.readline() for _ in range(2)] == [b"A\n", b"BC\n"]
-        writer.write_eof()
-        assert await reader.read() == b""
-        writer.close()
-        await writer.wait_closed()
-
-
-async def test_unix_streams_of_much(tmp_path: Path) -> None:
-    data = bytes(payload(5, 3 * BIG))
-
-    async def send(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(data)
+        writer.write(MUCH)
         writer.close()
         await writer.wait_closed()
 
     path = tmp_path / "socket"
-    async with await azt.start_unix_server(send, path):
-        reader, writer = await azt.open_unix_connection(path)
-        assert await reader.readexactly(len(data)) == data
+    if over == "tcp":
+        starting = azt.start_server(shout, HOST, 0)
+    else:
+        starting = azt.start_unix_server(shout, path)
+    async with await starting as server:
+        if over == "tcp":
+            address = server.sockets[0].getsockname()
+            reader, writer = await azt.open_connection(*address, limit=5)
+        else:
+            reader, writer = await azt.open_unix_connection(path, limit=5)
+        writer.writelines([b"a\n", b"bc\n"])
+        assert [await reader.readline() for _ in range(2)] == [b"A\n", b"BC\n"]
+        writer.write_eof()
+        assert await reader.readexactly(len(MUCH)) == MUCH
         assert await reader.read() == b""
         writer.close()
         await writer.wait_closed()

@@ -15,7 +15,8 @@ import pytest
 from interruption import Interruption, Lines, Place, hit_each_line
 from links import until
 from oracle import assert_prefix, payload
-from tls_ends import Contexts, Ends, Notes, quiet, sockets
+from tls_ends import Contexts, Ends, quiet, sockets
+from transports import Recorder
 from wires import pair
 
 from aiozerocopy import transport as azt
@@ -84,10 +85,10 @@ async def test_lost_connection_is_in_no_cycle(
     tls: Contexts, over: str, end: str
 ) -> None:
     """With what its protocol knows of it, at both ends."""
-    ends: list[Notes] = []
+    ends: list[Recorder] = []
 
-    def make() -> Notes:
-        ends.append(Notes())
+    def make() -> Recorder:
+        ends.append(Recorder())
         return ends[-1]
 
     of_server: Any = {"ssl": tls[0]} if over == "tls" else {}
