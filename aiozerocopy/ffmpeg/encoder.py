@@ -352,7 +352,6 @@ class Clients(Block):
         self._limit = limit
         self._subscriptions: set[Subscription] = set()
         self._latest: FrameQueue[Piece] = FrameQueue()  # from the last key frame on
-        self._latest_bytes = 0
         self._scope = anyio.CancelScope()
         self._ended = anyio.Event()
         self._ending: Ending = Failure(anyio.EndOfStream())  # of all subscriptions
@@ -412,16 +411,12 @@ class Clients(Block):
     def _remember(self, piece: Piece) -> None:
         """Keep a piece for newcomers, but no group of unlimited size."""
         if piece.key:
-            self._forget()
+            self._latest = FrameQueue()
         if self._latest.accepts(piece):
             self._latest.append(piece)
-            self._latest_bytes += len(piece.data)
-        if self._latest_bytes > self._limit and len(self._latest) > 1:
-            self._forget()
-
-    def _forget(self) -> None:
-        self._latest = FrameQueue()
-        self._latest_bytes = 0
+        size = sum(len(each.data) for each in self._latest)
+        if size > self._limit and len(self._latest) > 1:
+            self._latest = FrameQueue()
 
     async def aclose(self, grace: float = math.inf) -> None:
         """Give out what a finished encoder still makes, then end all subscriptions."""

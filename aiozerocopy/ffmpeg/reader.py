@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
 
 import anyio
@@ -15,17 +15,7 @@ from aiozerocopy._core import extras
 from aiozerocopy._core.errors import IncompleteReceive, StreamClosed
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
 from aiozerocopy._process.pipes import ChildPipes
-from aiozerocopy.ffmpeg.arguments import (
-    AS_THEY_COME,
-    checked_format,
-    checked_microseconds,
-    checked_rate,
-    checked_size,
-    input_arguments,
-    part_arguments,
-    timed,
-    words,
-)
+from aiozerocopy.ffmpeg import arguments
 from aiozerocopy.ffmpeg.binary import (
     QUIETLY,
     environment,
@@ -151,27 +141,29 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         Raises:
             ValueError, TypeError: arguments that mean nothing.
         """
-        self.pix_fmt: str = checked_format(pix_fmt)
+        self.pix_fmt: str = arguments.checked_format(pix_fmt)
         self.size: tuple[int, int] = (0, 0)  # until it is open
         self.fps: Fraction | None = None  # if FFmpeg knows; the mean, if it varies
         self.duration: float | None = None  # of the source, in seconds, if it knows
         self.frames_received: int = 0
         self.time: float | None = None  # of the frame that was received last
-        *before, dash_i, name = input_arguments(source)
-        self._input = [*before, *part_arguments(start, duration), dash_i, name]
+        *before, dash_i, name = arguments.input_arguments(source)
+        part = arguments.part_arguments(start, duration)
+        self._input = [*before, *part, dash_i, name]
         self._source = source
-        rate = None if fps is None else checked_rate(fps)
-        told = timed(words(options), rate)
+        rate = None if fps is None else arguments.checked_rate(fps)
+        own = arguments.words(options)
+        told = arguments.timed(own, rate)
         if told is None and fps is not None:
             raise ValueError(f"fps={rate} cannot be added to {options!r}: say it there")
-        self._request = Request(pix_fmt, words(options) if told is None else told)
-        begin = 0 if start is None else checked_microseconds(start, "start")
+        self._request = Request(pix_fmt, own if told is None else told)
+        begin = 0 if start is None else arguments.checked_microseconds(start, "start")
         self._timing = begin, rate
         self._times: Times | None = None
         self._has_filters = bool(options)  # they may make many frames of one
-        self._output: list[str] = [] if told is None else [*AS_THEY_COME]
+        self._output: list[str] = [] if told is None else [*arguments.AS_THEY_COME]
         if size is not None:
-            width, height = checked_size(size)
+            width, height = arguments.checked_size(size)
             self._output += ["-s", f"{width}x{height}"]
         if convert not in ("auto", "ffmpeg"):
             raise ValueError(f"convert is 'auto' or 'ffmpeg', not {convert!r}")
@@ -306,7 +298,7 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         if self._ended or self.layout is None:
             raise anyio.EndOfStream
         try:
-            frame = await self._next(stream, self.layout)
+            frame = await self._next(stream)
         except anyio.EndOfStream:
             await self._end()
             raise
@@ -319,14 +311,13 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
             frame.time = self.time
         return cast("Picture", frame)
 
-    async def _next(self, stream: ReceiveStream, layout: Layout) -> Memory:
+    async def _next(self, stream: ReceiveStream) -> Memory:
         if self._converter is None:  # (as deep as the other: for the line of a warning)
-            return await self._as_it_is(stream, layout)
-        room, spare = partial(self._room, layout), partial(self._spare, layout)
-        return await self._converter.receive(room, spare)
+            return await self._as_it_is(stream)
+        return await self._converter.receive(self._room, self._spare)
 
-    async def _as_it_is(self, stream: ReceiveStream, layout: Layout) -> Memory:
-        frame = await self._room(layout)
+    async def _as_it_is(self, stream: ReceiveStream) -> Memory:
+        frame = await self._room()
         try:
             await stream.receive_exactly(frame)
         except BaseException:
@@ -334,27 +325,25 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
             raise
         return frame
 
-    def _spare(self, layout: Layout) -> Memory | None:
+    def _spare(self) -> Memory | None:
         """Memory for one more frame, if there is some to spare."""
         if self.pool is None:
-            return self._array(layout)
-        if not self._own_pool:
-            return None
-        try:
-            return self.pool.acquire_nowait()
-        except anyio.WouldBlock:
-            return None
+            return self._array()
+        with contextlib.suppress(anyio.WouldBlock):
+            return self.pool.acquire_nowait() if self._own_pool else None
+        return None
 
-    def _array(self, layout: Layout) -> npt.NDArray[Any]:
+    def _array(self) -> npt.NDArray[Any]:
         with extras.optional("copy=True", "numpy"):
             import numpy
 
-        return numpy.empty(layout.shape, layout.dtype)
+        assert self.layout is not None
+        return numpy.empty(self.layout.shape, self.layout.dtype)
 
-    async def _room(self, layout: Layout) -> Memory:
+    async def _room(self) -> Memory:
         """Memory for a frame."""
         if self.pool is None:
-            return self._array(layout)
+            return self._array()
         if self._has_warned or self.pool.stats.free:
             return await self.pool.acquire()
         with anyio.move_on_after(_PATIENCE):

@@ -12,16 +12,7 @@ import anyio
 
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.lifetime import Stats
-from aiozerocopy.ffmpeg import codecs
-from aiozerocopy.ffmpeg.arguments import (
-    AT_ONCE,
-    checked_format,
-    checked_rate,
-    checked_size,
-    input_arguments,
-    output_arguments,
-    words,
-)
+from aiozerocopy.ffmpeg import arguments, codecs
 from aiozerocopy.ffmpeg.binary import QUIETLY, find_ffmpeg
 from aiozerocopy.ffmpeg.colours import Plan, plan
 from aiozerocopy.ffmpeg.converters import SendingConverter
@@ -111,16 +102,16 @@ class Writer(Video):
         Raises:
             ValueError, TypeError: arguments that mean nothing.
         """
-        self.size: tuple[int, int] = checked_size(size)
-        self.fps: Fraction = checked_rate(fps)
-        self.pix_fmt: str = checked_format(pix_fmt)
+        self.size: tuple[int, int] = arguments.checked_size(size)
+        self.fps: Fraction = arguments.checked_rate(fps)
+        self.pix_fmt: str = arguments.checked_format(pix_fmt)
         self.frames_written: int = 0  # in the film, once it is finished
         self.audio: Audio | None = None
         self._sound: list[str] = []  # FFmpeg's arguments for sound from elsewhere
         if isinstance(audio, Audio):
             self.audio = audio
         elif audio is not None:
-            self._sound = input_arguments(audio)
+            self._sound = arguments.input_arguments(audio)
         self._layout: Layout | None = None
         self._running: Run | None = None
         self._converter: SendingConverter | None = None
@@ -148,8 +139,8 @@ class Writer(Video):
         self._colour = colour or Colour()
         self._convert = convert
         self._output = output
-        self._options = words(options)
-        *self._before_output, self._place = output_arguments(
+        self._options = arguments.words(options)
+        *self._before_output, self._place = arguments.output_arguments(
             output, takes_stdout=self._gives_output
         )
         self._overwrite = overwrite
@@ -223,20 +214,21 @@ class Writer(Video):
 
     def _command(self, made: Plan, progress: str, audio: str) -> list[str]:
         width, height = self.size
-        arguments = made.of_output
-        place = [*muxer_of(self._place, arguments), self._place]
+        output = made.of_output
+        place = [*muxer_of(self._place, output), self._place]
         overwrite = self._overwrite
         if self._destination is not None:
-            place, overwrite = self._destination.arguments(arguments), True
+            place, overwrite = self._destination.arguments(output), True
         return [
             *(self._binary, *QUIETLY, "-loglevel", "warning", "-progress", progress),
             *("-y" if overwrite else "-n", *made.before),
-            *(*AT_ONCE, *made.of_input, "-f", "rawvideo", "-pix_fmt", made.pix_fmt),
+            *(*arguments.AT_ONCE, *made.of_input),
+            *("-f", "rawvideo", "-pix_fmt", made.pix_fmt),
             *("-video_size", f"{width}x{height}", "-framerate", str(self.fps)),
             *("-i", "pipe:0"),
             *([] if self.audio is None else _raw_audio(self.audio, audio)),
             *self._sound,
-            *(*arguments, *place),
+            *(*output, *place),
         ]
 
     # -- frames and samples -------------------------------------------------------
@@ -459,4 +451,4 @@ def _raw_audio(audio: Audio, pipe: str) -> list[str]:
     """FFmpeg's arguments for samples that the program sends."""
     rate, channels = str(audio.rate), str(audio.channels)
     raw = ["-f", audio.format, "-ar", rate, "-ac", channels]
-    return [*AT_ONCE, *raw, "-i", pipe]
+    return [*arguments.AT_ONCE, *raw, "-i", pipe]

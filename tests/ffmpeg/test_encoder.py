@@ -261,15 +261,6 @@ async def test_no_frame_at_all(ffmpeg: str) -> None:
                     pass
 
 
-async def test_bad_options_are_told_to_both(ffmpeg: str) -> None:
-    bad = {"nonesuch": 1}
-    async with Encoder(SIZE, options=bad, ffmpeg=ffmpeg) as encoder:
-        with pytest.raises(FFmpegError, match="nonesuch"):
-            await send_all(encoder, itertools.repeat(picture(0)))
-        with pytest.raises(FFmpegError, match="nonesuch"):
-            await encoder.receive()
-
-
 @pytest.mark.every_loop
 async def test_killed(ffmpeg: str) -> None:
     """Who sends, who takes and every client hears of it, after what was encoded."""

@@ -232,22 +232,15 @@ async def test_never_answering(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """A question, or the first frame."""
     monkeypatch.setattr(binary, "SILENT", 0.05)
     program = pretend("printf 'some words'; exec sleep 60")
     with pytest.raises(TimeoutError, match=r"has not answered for 0\.2 s"):
         await binary.ask(program, "-encoders", patience=0.2)
     assert caplog.messages[0] == f"{program} has not answered for 0.05 s"
-
-
-async def test_no_first_frame(
-    pretend: Callable[[str], str],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr(binary, "SILENT", 0.05)
-    program = pretend("sleep 0.3; exit 1")
+    caplog.clear()
     with pytest.raises(FFmpegError):
-        await Reader(["-i", "udp://nobody"], ffmpeg=program)
+        await Reader(["-i", "udp://nobody"], ffmpeg=pretend("sleep 0.3; exit 1"))
     assert caplog.messages == [f"{program} has not answered for 0.05 s"]
 
 

@@ -142,13 +142,6 @@ def test_luma_of_all_colours(matrix: Any, full_range: bool) -> None:
         assert error(luma, expected) < CLOSE
 
 
-def test_flat_colours_come_back() -> None:
-    for rgb in itertools.product((0, 64, 128, 200, 255), repeat=3):
-        picture = np.full((4, 6, 3), rgb, np.uint8)
-        back = to_rgb24(to_yuv420p(picture), (6, 4))
-        assert np.abs(back.astype(int) - picture).max() <= 2
-
-
 @pytest.mark.parametrize("channels", [3, 4])
 def test_rows_that_are_apart_or_upside_down(
     channels: int, dice: np.random.Generator
