@@ -22,11 +22,10 @@ import scripts
 from xserver import COLOURS, HEIGHT, SIZE, WIDTH, Painter, as_bytes, x_server
 
 import aiozerocopy as azc
-from aiozerocopy import capture, ffmpeg
+from aiozerocopy import capture
 from aiozerocopy.capture import connection as connecting
 from aiozerocopy.capture import x11
 from aiozerocopy.capture.connection import Connection
-from aiozerocopy.capture.damage import merged
 from aiozerocopy.capture.display import Display
 from aiozerocopy.capture.x11 import Rectangle
 
@@ -128,7 +127,7 @@ async def test_other_depths(
                 assert picture.array[9, 10] == 0
 
 
-async def test_region_and_monitor(server: Server, painter: Painter) -> None:
+async def test_region(server: Server, painter: Painter) -> None:
     paint(painter)
     async with capture.X11Screen(server.name) as screen:
         with await screen.grab() as picture:
@@ -137,16 +136,13 @@ async def test_region_and_monitor(server: Server, painter: Painter) -> None:
         assert screen.region == (30, 20, 50, 41)
         with await screen.grab() as picture:
             assert (colours(picture) == whole[20:61, 30:80]).all()
-    [monitor] = await capture.monitors(server.name)
-    assert monitor.place == ALL
-    async with capture.X11Screen(server.name, monitor=monitor.name) as screen:
-        with await screen.grab() as picture:
-            assert (colours(picture) == whole).all()
 
 
-async def test_two_monitors() -> None:
+async def test_monitors() -> None:
     places = {"left": (0, 0, 90, HEIGHT), "right": (90, 0, 70, 100)}
     with x_server() as server, Painter(server.name) as painter:
+        [monitor] = await capture.monitors(server.name)
+        assert monitor.place == ALL
         for name, place in places.items():
             painter.monitor(name, *place)
         painter.window(0x10FF20, *places["right"])
@@ -201,51 +197,7 @@ async def test_cursor_is_drawn_by_asking(server: Server, painter: Painter) -> No
         }
 
 
-@pytest.mark.parametrize("codec", ["ffv1", "libx264"])
-async def test_film_has_the_colours_of_the_screen(
-    codec: str, server: Server, painter: Painter, tmp_path: Path
-) -> None:
-    path = tmp_path / "film.mkv"
-    options = {"qp": 0} if codec == "libx264" else {}
-    async with capture.X11Screen(server.name) as screen:
-        film = ffmpeg.Writer(
-            path, screen.size, 30, screen.pix_fmt, codec=codec, options=options
-        )
-        async with film:
-            for colour in COLOURS:
-                painter.window(colour, *ALL)
-                with await screen.grab() as picture:
-                    await film.send(picture)
-    near = 0 if codec == "ffv1" else 3
-    number = 0
-    async with ffmpeg.Reader(path, "rgb24") as video:
-        async for frame in video:
-            with frame:
-                wanted = as_bytes(COLOURS[number], "rgb")
-                off = abs(frame.array.astype(int) - wanted)
-                assert off.max() <= near
-            number += 1
-    assert number == len(COLOURS)
-
-
 # ---- damage -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("rows", "bands"),
-    [
-        ([], []),
-        ([(5, 9)], [(5, 9)]),
-        ([(50, 60), (0, 10), (5, 20)], [(0, 20), (50, 60)]),
-        ([(0, 10), (26, 30)], [(0, 30)]),
-        ([(0, 10), (27, 30)], [(0, 10), (27, 30)]),
-        ([(0, 100), (10, 20)], [(0, 100)]),
-    ],
-)
-def test_rows_are_merged(
-    rows: list[tuple[int, int]], bands: list[tuple[int, int]]
-) -> None:
-    assert merged(rows) == bands
 
 
 async def test_damage_gives_a_picture_only_when_something_has_changed(
@@ -678,12 +630,9 @@ def test_name_of_a_display(name: str, host: str, number: int, screen: int) -> No
 
 
 @pytest.mark.parametrize("name", ["0", "x", ":", ":x", "host::0", ":0.", ":0.x"])
-def test_name_of_no_display(name: str) -> None:
+def test_name_of_no_display(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="write one such as :0"):
         Display.named(name)
-
-
-def test_no_display(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
     with pytest.raises(capture.ScreenError, match="DISPLAY is not set"):
         capture.X11Screen()
@@ -729,40 +678,49 @@ def pretended_server() -> Iterator[tuple[socket.socket, str]]:
         yield listener, f":{number}"
 
 
-async def test_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "PATIENCE", 0.05)
-    with pretended_server() as (_, name):
-        with pytest.raises(capture.ScreenError, match="says nothing"):
-            await capture.X11Screen(name)
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        struct.pack("=BxHHH", 1, 11, 0, 0),
-        struct.pack("=BxHHH", 1, 11, 0, 8) + bytes(32),
-        struct.pack("=BxHHH", 1, 11, 0, 8) + b"\xff" * 32,
-        struct.pack("=BBHHH", 0, 5, 11, 0, 2) + b"never!!!",
-        # two screens, of which the first has no depths
-        struct.pack("=BxHHH", 1, 11, 0, 100)
-        + struct.pack("=4xI8xH2xBBB", 1, 0, 2, 0, 0).ljust(400, b"\0"),
-        b"",
-    ],
-)
-async def test_server_that_is_none(said: bytes) -> None:
+@contextlib.contextmanager
+def answering(said: bytes, goes: bool = True) -> Iterator[str]:
+    """It says this to one client, and goes, or says nothing more until the end."""
+    over = threading.Event()
     with pretended_server() as (listener, name):
 
         def answer() -> None:
             with listener.accept()[0] as client:
                 client.recv(100)
                 client.sendall(said)
+                if not goes:
+                    over.wait()
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(capture.ScreenError):
-            await capture.X11Screen(f"{name}.1")
-        thread.join()
+        try:
+            yield name
+        finally:
+            over.set()
+            thread.join()
+
+
+# A server lets us in, and says how many times 4 bytes follow.
+WELCOME = struct.Struct("=BxHHH")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        WELCOME.pack(1, 11, 0, 0),
+        WELCOME.pack(1, 11, 0, 8) + bytes(32),
+        WELCOME.pack(1, 11, 0, 8) + b"\xff" * 32,
+        struct.pack("=BBHHH", 0, 5, 11, 0, 2) + b"never!!!",
+        # two screens, of which the first has no depths
+        WELCOME.pack(1, 11, 0, 100)
+        + struct.pack("=4xI8xH2xBBB", 1, 0, 2, 0, 0).ljust(400, b"\0"),
+        b"",
+    ],
+)
+async def test_server_that_is_none(said: bytes) -> None:
+    with answering(said) as name, pytest.raises(capture.ScreenError):
+        await capture.X11Screen(f"{name}.1")
 
 
 def setup_of(base: int) -> bytes:
@@ -780,31 +738,22 @@ def test_numbers_that_no_request_could_hold() -> None:
         x11.setup(setup_of(0xFFFFFFFF), 0)
 
 
-async def test_server_that_answers_nothing_more(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("lets_in", [False, True])
+async def test_server_that_says_nothing(
+    lets_in: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connecting, "PATIENCE", 0.2)
-    ended = threading.Event()
-    with pretended_server() as (listener, name):
-
-        def answer() -> None:
-            said = setup_of(1 << 21)
-            with listener.accept()[0] as client:
-                client.recv(100)
-                client.sendall(struct.pack("=BxHHH", 1, 11, 0, len(said) // 4) + said)
-                ended.wait()
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        try:
-            with (
-                anyio.fail_after(10),
-                pytest.raises(capture.ScreenLost, match="has not answered for"),
-            ):
-                await capture.X11Screen(name)
-        finally:
-            ended.set()
-            thread.join()
+    said, says = b"", "says nothing"
+    if lets_in:
+        setup = setup_of(1 << 21)
+        said = WELCOME.pack(1, 11, 0, len(setup) // 4) + setup
+        says = "has not answered for"
+    with (
+        answering(said, goes=False) as name,
+        anyio.fail_after(10),
+        pytest.raises(capture.ScreenError, match=says),
+    ):
+        await capture.X11Screen(name)
 
 
 @pytest.mark.parametrize(
@@ -826,8 +775,6 @@ def test_answer_that_is_shorter_than_it_says(
 async def test_fds_that_do_not_arrive(server: Server, painter: Painter) -> None:
     """Somebody between us and the server passes on nothing but the bytes."""
     paint(painter)
-    pipes: list[socket.socket] = []
-    threads: list[threading.Thread] = []
 
     def copy(source: socket.socket, target: socket.socket) -> None:
         while data := source.recv(65536):
@@ -835,14 +782,12 @@ async def test_fds_that_do_not_arrive(server: Server, painter: Painter) -> None:
         target.shutdown(socket.SHUT_WR)
 
     def accept() -> None:
-        ours = listener.accept()[0]
-        theirs = socket.socket(socket.AF_UNIX)
-        theirs.connect(f"/tmp/.X11-unix/X{server.name[1:]}")
-        pipes.extend((ours, theirs))
-        for ends in ((ours, theirs), (theirs, ours)):
-            thread = threading.Thread(target=copy, args=ends)
-            thread.start()
-            threads.append(thread)
+        with listener.accept()[0] as ours, socket.socket(socket.AF_UNIX) as theirs:
+            theirs.connect(f"/tmp/.X11-unix/X{server.name[1:]}")
+            back = threading.Thread(target=copy, args=(theirs, ours))
+            back.start()
+            copy(ours, theirs)
+            back.join()
 
     with pretended_server() as (listener, name):
         accepting = threading.Thread(target=accept)
@@ -855,17 +800,11 @@ async def test_fds_that_do_not_arrive(server: Server, painter: Painter) -> None:
             with await screen.grab() as one, await other.grab() as two:
                 assert (colours(one) == colours(two)).all()
         accepting.join()
-        for thread in threads:
-            thread.join()
-        for end in pipes:
-            end.close()
 
 
 async def test_refused_request_is_named(server: Server) -> None:
     connection = await Connection.open(Display.named(server.name))
     try:
-        from aiozerocopy.capture import x11
-
         off = Rectangle(WIDTH, HEIGHT, 10, 10)
         asked = connection.ask(x11.get_image(connection.setup.root, off))
         with pytest.raises(capture.ScreenError, match="BadMatch for request 73"):
