@@ -1,21 +1,21 @@
 """One connection to an X server: requests go out at once, replies come in order.
 
-No task reads in the background.  A task that waits for an answer reads one message at a
-time, and hands over the answers of other tasks, which wait for their turn to read.
+No task reads in the background.  The tasks that wait for answers read in turn: one
+message at a time, of which each goes to the answer that it is for.
 
 The states of an `Answer`
     expected    the server may write to the memory that it keeps
     done        its reply or its error has come, and it keeps nothing
 
-An answer whose waiter was cancelled stays expected until a later reader meets it.  So
-no task gets memory that the server may still write to.  A message of which only a part
-has come is kept, and the next reader goes on with it.
+An answer whose waiter was cancelled stays expected until a later reader meets it, so no
+task gets memory that the server may still write to.  The next reader goes on with a
+message of which only a part has come.
 
-An exception of a signal's handler, between a system call and our note of it, leaves us
-unsure of where we are: then the connection is lost, and no slot is taken for free.
+If a signal's exception comes between a system call and our note of it, we do not know
+how far we are: the connection is lost then, and no slot counts as free.
 
-Requests are small and few, so the socket always has room for them; a server that takes
-none any more is given up.
+Requests are small and few, so the socket has room for them; a server that takes no more
+of them is given up.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ class Connection:
         self._unsent = b""
         self._expected: collections.deque[Answer] = collections.deque()
         self._reading = anyio.Lock(fast_acquire=True)
-        # The message that is being read; None until all of its head is there.  Only
-        # these refer to its memory: what a cancelled task leaves behind does not.
+        # The message that is being read.  Nothing else refers to its memory, not even
+        # what a cancelled task leaves behind.
         self._head = bytearray(HEAD)
-        self._body: memoryview | None = None
+        self._body: memoryview | None = None  # None until all of the head is there
         self._missing = memoryview(self._head)  # what is received next
         self._ids = itertools.count(1)
 
@@ -95,32 +95,33 @@ class Connection:
         """Connect, and be let in; raises ScreenError if that cannot be."""
         connection = cls(await display.connect(), display.name)
         try:
-            with anyio.fail_after(PATIENCE):
+            with anyio.move_on_after(PATIENCE):
                 await connection._greet(display)
-        except BaseException as error:
+                return connection
+            raise ScreenError(
+                f"{display.name}: what is there says nothing: is it an X server?"
+            )
+        except BaseException:
             connection.close()
-            if isinstance(error, TimeoutError):
-                raise ScreenError(
-                    f"{display.name}: what is there says nothing: is it an X server?"
-                ) from None
             raise
-        return connection
 
     async def _greet(self, display: Display) -> None:
         self._write(x11.hello(*display.cookie(self._socket)), None)
-        head = bytearray(8)
-        self._missing = memoryview(head)
-        await self._fill()
-        rest = bytearray(4 * struct.unpack_from("=H", head, 6)[0])
-        self._missing = memoryview(rest)
-        await self._fill()
+        head = await self._receive(8)
+        rest = await self._receive(4 * struct.unpack_from("=H", head, 6)[0])
         self._missing = memoryview(self._head)
-        if why := x11.refusal(bytes(head), bytes(rest)):
+        if why := x11.refusal(head, rest):
             raise ScreenError(f"the X server of {self.name} does not let us in: {why}")
         try:
-            self.setup: x11.Setup = x11.setup(bytes(rest), display.screen)
+            self.setup: x11.Setup = x11.setup(rest, display.screen)
         except ScreenError as error:
             raise ScreenError(f"{self.name}: {error}") from None
+
+    async def _receive(self, nbytes: int) -> bytes:
+        data = bytearray(nbytes)
+        self._missing = memoryview(data)
+        await self._fill()
+        return bytes(data)
 
     async def extensions(self) -> dict[str, tuple[int, int]]:
         """Those that we use and the server has: the numbers of requests and events."""
@@ -245,22 +246,19 @@ class Connection:
         return memoryview(bytearray(nbytes))
 
     def _take(self, head: bytes, body: memoryview) -> None:
-        kind = head[0]
-        if kind == x11.REPLY:
+        if head[0] in (x11.REPLY, x11.ERROR):
+            refusal = ""
+            if head[0] == x11.ERROR:
+                said = x11.request_that_failed(head, self.majors)
+                refusal = f"the X server of {self.name} refused: {said}"
             answer = self._answer_to(head)
             data = head if answer.into is not None else head + body
             self._expected.popleft()
-            answer.end(data)
-        elif kind == x11.ERROR:
-            said = x11.request_that_failed(head, self.majors)
-            answer = self._answer_to(head)
-            self._expected.popleft()
-            answer.end(refusal=f"the X server of {self.name} refused: {said}")
-        else:
-            for listener in self.listeners:
-                hear = listener()
-                if hear is not None:
-                    hear(head)
+            answer.end(data, refusal)
+            return
+        for listener in self.listeners:
+            if (hear := listener()) is not None:
+                hear(head)
 
     def _answer_to(self, head: bytes | bytearray) -> Answer:
         """The answer that a reply or an error is for; those before it have ended."""

@@ -5,8 +5,8 @@ The bytes of a slot are
     stale       what it was then, but some rows have changed since
     unknown     never filled, or given out to be written to: all rows are stale
 
-The server keeps account of what is drawn.  It is taken from it and noted for each slot
-in one step, before rows are fetched, so that what is drawn meanwhile is damage again.
+The server keeps account of what is drawn.  We take the account and note it for each
+slot before we fetch rows, so what is drawn while we fetch is damage again.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Two lanes.  "shm": the server maps the pool's file and copies each picture into 
 "socket": the picture comes through the connection, for a server on another machine or
 without MIT-SHM 1.2.
 
-The states of a slot are those of a pool's (see `aiozerocopy.pool`); while the server
-may write to it, its `Answer` has it.  A picture that is copied whole is of one moment.
-What has changed since a slot was filled is in `damage`.
+The states of a slot are those of a pool's (see `aiozerocopy.pool`).  An `Answer` has it
+while the server may write to it; `damage` knows what has changed since it was filled.
+A picture that is copied whole is of one moment.
 """
 
 from __future__ import annotations
@@ -52,10 +52,9 @@ class X11Screen:
     that name; it stays as it was when the screen was opened.  ``cursor`` draws the
     mouse's pointer over it, for which NumPy is needed.
 
-    The pictures lie in ``slots`` slots and never more: the next one waits until one of
-    them is free.  A slot is free when its frame is released and all views,
-    arrays and sends of it are gone.  After `aclose`, and when the server has gone,
-    frames that are out stay valid.
+    The pictures lie in ``slots`` slots, and the next one waits until one of them is
+    free: its frame is released, and all views, arrays and sends of it are gone.  Frames
+    that are out stay valid after `aclose`, and when the server has gone.
 
     It belongs to the event loop that it was opened in.
     """
@@ -170,10 +169,9 @@ class X11Screen:
         width, height = self.size
         pixel = self._setup.pixel_bytes
         shape: tuple[int, ...] = (height, width)
+        dtype = f"uint{8 * pixel}"
         if self.pix_fmt in pointer.FORMATS:
-            shape, dtype = (height, width, pixel), "uint8"
-        else:
-            dtype = f"uint{8 * pixel}"
+            shape, dtype = (*shape, pixel), "uint8"
         self._row_bytes = width * pixel
         fits = self._row_bytes * height * self._slots < _MOST_MEMORY
         if HAS_FILES and fits and connection.is_local and "MIT-SHM" in self._extensions:
@@ -263,13 +261,14 @@ class X11Screen:
         with contextlib.suppress(anyio.WouldBlock):
             return self.pool.acquire_nowait()
         frame: Frame | None = None
-        failed: list[Failure[Exception]] = []
+        failure: Failure[Exception] | None = None
 
         async def read() -> None:
+            nonlocal failure
             try:
                 await connection.until(lambda: False)
             except (ScreenError, anyio.ClosedResourceError) as error:
-                failed.append(Failure(error))
+                failure = Failure(error)
                 tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
@@ -277,15 +276,15 @@ class X11Screen:
             with contextlib.suppress(anyio.ClosedResourceError):  # the screen is, too
                 frame = await self.pool.acquire()
                 tasks.cancel_scope.cancel()
-        if failed:
+        if failure is not None:
             if frame is not None:
                 frame.release()
-            raise failed[0].again()
+            raise failure.again()
         assert frame is not None
         return frame
 
-    # (No variable below refers to a slot's memory but ``frame``, which is released: the
-    # traceback of a cancel may keep all the others.)
+    # (The traceback of a cancel keeps the variables of the methods below.  Only
+    # ``frame``, which is released, may refer to a slot's memory.)
 
     async def _fetch(self, connection: Connection, frame: Frame, rows: Rows) -> None:
         """Let the server copy those rows of the screen to their place in a slot."""
