@@ -44,8 +44,6 @@ SECONDS = 570.0  # ten minutes, less what the last race takes too long
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status: 1 if a race failed."""
     arguments = parser().parse_args(argv)
-    if arguments.cores:
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
     outcome = arguments.of or Outcome(results.machine())
     status = 0
     if not arguments.of:
@@ -84,8 +82,7 @@ def run(outcome: Outcome, arguments: argparse.Namespace) -> None:
             now = time.monotonic()
             rest = sum(len(other.contenders) for other in planned[number:])
             until = now + (end - now) * len(one.contenders) / rest
-            count = lab.calls if arguments.calls else None
-            run_one(outcome, one, rounds, until, count, show=not everything)
+            run_one(outcome, one, rounds, until, show=not everything)
 
 
 def elsewhere(folder: str, ours: Contender) -> Contender:
@@ -103,13 +100,7 @@ def elsewhere(folder: str, ours: Contender) -> Contender:
 
 
 def run_one(
-    outcome: Outcome,
-    one: Race,
-    rounds: int,
-    until: float,
-    count: race.Count | None,
-    *,
-    show: bool,
+    outcome: Outcome, one: Race, rounds: int, until: float, *, show: bool
 ) -> None:
     """What is missing or fails does not end the rest."""
     for contender in one.contenders:
@@ -121,8 +112,6 @@ def run_one(
             raise Lacking("there was no time left for it")
         tell = partial(progress, f"{one.bench}: {one.title}")
         result = race.run_race(one, rounds, tell, until)
-        if count:
-            result = race.with_calls(result, one, count)
     except Exception as error:
         note(outcome, f"{one.bench}, {one.title}", error)
     else:
@@ -181,8 +170,6 @@ def parser() -> argparse.ArgumentParser:
     add("--only", default="", metavar="TEXT", help="races whose title contains it")
     add("--who", default="", metavar="REGEX", help="contenders whose names match it")
     add("--beside", metavar="DIR", help="ours race that checkout, built there, too")
-    add("--calls", action="store_true", help="count system calls, too, with strace")
-    add("--cores", type=int, metavar="N", help="run on so many cores only")
     add("--json", type=Path, metavar="FILE", help="write every round to a file")
     add(
         "--from", dest="of", type=earlier, metavar="FILE", help="run nothing: show that"

@@ -116,13 +116,11 @@ def feed(
         else:
             fds = [*link()]
             try:
-                crew.start(lab.traced(sink) if receiver else sink, stdin=fds[1])
+                crew.start(sink, stdin=fds[1])
                 if source is not None:
                     fds.append(source(crew, work))
                 stdin = None if source is None else fds[2]
-                command = sender(work, fds[0], sink)
-                command = command if receiver else lab.traced(command)
-                crew.start(command, stdin=stdin, pass_fds=fds[:1])
+                crew.start(sender(work, fds[0], sink), stdin=stdin, pass_fds=fds[:1])
             finally:
                 for fd in fds:
                     os.close(fd)

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.race import Lacking, Work
+from bench.race import Lacking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from bench.race import Work
 
 HERE = Path(__file__).parent
 PATIENCE = 120.0  # seconds for one run, before it is killed
@@ -42,7 +41,6 @@ class Lab:
         folder = tempfile.TemporaryDirectory(prefix="bench-")
         self.path: Path = Path(self._ends.enter_context(folder))
         self.log: Path = self.path / "stderr"
-        self._calls: Path | None = None  # where strace is to tell them
 
     def __enter__(self) -> Lab:
         return self
@@ -82,31 +80,6 @@ class Lab:
     def folder(self) -> Path:
         """A new one, for what one run makes."""
         return Path(tempfile.mkdtemp(dir=self.path))
-
-    def traced(self, command: list[str]) -> list[str]:
-        """The command of what is measured; while calls are counted, in strace."""
-        if self._calls is None:
-            return command
-        return ["strace", "-fqqc", "-U", "calls,name", "-o", str(self._calls), *command]
-
-    def calls(self, run: Callable[[Work, bool], object], work: Work) -> float:
-        """System calls a message, by two runs in strace, where all is slower.
-
-        What starts and ends the process is in both.  NaN if the bench cannot tell.
-        """
-        self._calls = self.path / "calls"
-        counts: list[int] = []
-        numbers = (work.messages // 4, work.messages)
-        try:
-            for messages in numbers:
-                run(replace(work, messages=messages), False)
-                text = self._calls.read_text() if self._calls.exists() else ""
-                counts += map(int, re.findall(r"(\d+) total$", text.strip()))
-                self._calls.unlink(missing_ok=True)
-        finally:
-            self._calls = None
-        few, many = counts or (math.nan, math.nan)
-        return (many - few) / (numbers[1] - numbers[0])
 
     def reports(self, *commands: Sequence[str]) -> dict[str, Any]:
         """Run these to their ends, and return what they report."""

@@ -159,7 +159,6 @@ def duels(
 # ---- running -------------------------------------------------------------------------
 
 Tell = Callable[[str], None]
-Count = Callable[[Callable[[Work, bool], Run], Work], float]
 
 
 def run_race(race: Race, rounds: int, tell: Tell, until: float = math.inf) -> Result:
@@ -172,16 +171,6 @@ def run_race(race: Race, rounds: int, tell: Tell, until: float = math.inf) -> Re
     duels = [one for one in duels if {one.ours, one.rival} <= {*runs}]
     work = race.work
     return Result(race.bench, race.title, work.size, work.messages, duels, runs)
-
-
-def with_calls(result: Result, race: Race, count: Count) -> Result:
-    """With a column of each contender's system calls."""
-    runs = {}
-    for one in [one for one in race.contenders if one.name in result.runs]:
-        more = {"calls/message": count(one.run, race.work)}
-        of_one = result.runs[one.name]
-        runs[one.name] = [run._replace(more=(run.more or {}) | more) for run in of_one]
-    return replace(result, runs=runs)
 
 
 def in_turn(

@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import os
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,12 +117,6 @@ def test_wrong_byte_is_found(
     monkeypatch.setattr(Lab, "pattern", one_other_byte(Lab.pattern))
     with pytest.raises(WrongBytes, match=r"the first wrong one is|other bytes"):
         contender.run(work, True)
-
-
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is missing")
-def test_blocking_send_is_one_system_call(lab: Lab) -> None:
-    contender, work = contender_of(sockets.races(lab, True), "C send loop")
-    assert lab.calls(contender.run, replace(work, messages=8)) == 1
 
 
 @pytest.mark.slow
