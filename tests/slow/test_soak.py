@@ -58,10 +58,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("fault", "seen"),
     [
         ("order", r"came where \d+ was due"),
-        ("tail", "wrong byte"),
-        ("rescue", "wrong byte"),
         ("detach", "(poison|canary|wrong) byte"),
-        ("loan", "(poison|wrong) byte"),
     ],
 )
 def test_fault_is_found(tree: Path, fault: str, seen: str) -> None:

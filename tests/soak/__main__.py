@@ -118,8 +118,6 @@ class Soak:
             if left and not failed:
                 names = [c.name for c in self.children if c.process.returncode is None]
                 failed = [f"hang: {names} have not ended"]
-                self.signal(tuple(names), signal.SIGUSR1)  # they say where they are
-                await asyncio.sleep(5)
             self.found += failed
         finally:
             for task in (stalls, *listening):

@@ -11,22 +11,14 @@ import oracle
 
 HEADER = oracle.HEADER  # stream, sequence, length, cancelled before; LAST
 LAST = 1 << 63  # in the fourth word: the stream ends behind this message
-PIECE = 1 << 20
 
 
 def seed_of(stream: int, sequence: int) -> int:
     return stream * 1_000_003 + sequence
 
 
-def write(view: memoryview, seed: int, offset: int) -> int:
-    """Put up to 1 MiB of the payload into a view of all of it; return where it ends."""
-    end = min(offset + PIECE, len(view))
-    view[offset:end] = oracle.payload(seed, end - offset, offset)
-    return end
-
-
 class Verifier(oracle.Checker):
-    """Takes one stream's bytes in pieces of up to 4 MiB."""
+    """Takes one stream's bytes."""
 
     def __init__(self, stream: int) -> None:
         super().__init__()

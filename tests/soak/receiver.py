@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import stat
 import sys
@@ -94,14 +93,12 @@ class Receiver:
                 continue
             one = Incoming(Verifier(number), fact["way"], fact["dies"])
             self.open[number] = one
-            tasks.start_soon(self.receive, one, fact.get("path"), fds[0] if fds else -1)
+            tasks.start_soon(self.receive, one, fds[0])
 
-    async def receive(self, one: Incoming, path: str | None, fd: int) -> None:
+    async def receive(self, one: Incoming, fd: int) -> None:
         errors = (anyio.EndOfStream, azc.StreamBroken, ConnectionResetError)
         with contextlib.suppress(*errors):
-            if path is not None:
-                await self.records(one, path)
-            elif self.plain is not None:
+            if self.plain is not None:
                 await self.read(one, fd, self.plain)
             else:
                 await self.stream(one, fd)
@@ -137,15 +134,6 @@ class Receiver:
         finally:
             stream.abort()
 
-    async def records(self, one: Incoming, path: str) -> None:
-        ring = await azc.shm.connect_ring(path, sends=False, timeout=60)
-        try:
-            while not one.is_to_leave:
-                async with await ring.receive() as record:
-                    self.feed(one, memoryview(record.view))
-        finally:
-            ring.abort()
-
     def feed(self, one: Incoming, piece: memoryview) -> None:
         self.counts["bytes"] += len(piece)
         try:
@@ -165,16 +153,10 @@ class Receiver:
         if one.ended == "end" and one.fate == "broken":
             raise Wrong(f"{one}: broken over there, but read to its end here")
 
-    def tell(self) -> None:
-        """What is still open, for who wonders why this does not end."""
-        for one in self.open.values():
-            print(f"receiver: {one}, {vars(one.verifier)}", file=sys.stderr)
-
 
 def main(how: str, numbers: list[str]) -> int:
     sabotage.apply(os.environ.get(sabotage.VARIABLE, ""))
     receiver = Receiver(plain=how == "plain")
-    signal.signal(signal.SIGUSR1, lambda *_: receiver.tell())
     notices = [socket.socket(fileno=int(number)) for number in numbers]
     try:
         options = {"use_uvloop": how == "ours"}

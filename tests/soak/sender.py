@@ -7,13 +7,11 @@ ours again.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import json
 import os
 import random
-import signal
 import socket
 import sys
 import tempfile
@@ -25,22 +23,20 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import sabotage
-from oracle import CANARY, POISON
+from oracle import CANARY, POISON, payload, poison
 
 import aiozerocopy as azc
 
 from . import ways
-from .messages import HEADER, LAST, PIECE, seed_of, write
+from .messages import HEADER, LAST, seed_of
 from .samples import sampling
 
-SMALL, MIDDLE = 65537, 1 << 20
-HUGE = {8 << 20: 3, 64 << 20: 1}  # bytes of a message: buffers for all streams
+SMALL, LARGEST = 65537, 1 << 20  # bytes of a message
 IN_FLIGHT = 3  # messages of put
-# The receiver of a way: 0 only ever reads, 1 has our streams and rings.
-FIXED = {"lent": 0, "lent-unix": 0, "ring": 1}
+# The receiver of a way: 0 only ever reads.
+FIXED = {"lent": 0, "lent-unix": 0}
 BUDGET = (256 << 10, 64 << 20)  # bytes of a life, or a message more
 THREADS = 4  # that send from threads
-INK = {value: bytes([value]) * PIECE for value in (POISON, CANARY)}
 
 
 def size(chance: random.Random) -> int:
@@ -49,28 +45,18 @@ def size(chance: random.Random) -> int:
         return chance.choice((0, 1, 4095, 4096, 4097))
     if kind < 0.45:
         return chance.choice((65535, 65536, 65537))
-    if kind < 0.85:
-        return chance.randint(1, 256 << 10)
-    if kind < 0.98:
-        return 1 << 20
-    return 8 << 20 if kind < 0.998 else 64 << 20
-
-
-def overwrite(view: memoryview, value: int) -> None:
-    for start in range(0, len(view), PIECE):
-        part = view[start : start + PIECE]
-        part[:] = memoryview(INK[value])[: len(part)]
+    return chance.randint(1, 256 << 10) if kind < 0.85 else LARGEST
 
 
 def room(nbytes: int) -> memoryview:
     """For a message, with what was never sent in it."""
     view = memoryview(bytearray(HEADER.size + nbytes))
-    overwrite(view, CANARY)
+    poison(view, CANARY)
     return view
 
 
 class Office:
-    """What all streams of the process share: big buffers, counters, the way to R."""
+    """What all streams of the process share: counters, and the way to receivers."""
 
     def __init__(
         self, number: int, receivers: list[socket.socket], folder: Path, until: float
@@ -82,19 +68,14 @@ class Office:
         )
         self.threads = anyio.CapacityLimiter(THREADS)
         self.gates = [anyio.Lock() for _ in receivers]
-        self.big: dict[int, asyncio.Queue[memoryview]] = {}
-        for nbytes, many in HUGE.items():
-            self.big[nbytes] = asyncio.Queue()
-            for _ in range(many):
-                self.big[nbytes].put_nowait(room(nbytes))
 
     @property
     def is_over(self) -> bool:
         return time.monotonic() >= self.until
 
-    async def tell(self, receiver: int, fd: int | None = None, **fact: Any) -> None:
+    async def tell(self, receiver: int, *fds: int, **fact: Any) -> None:
         """(The receiver may be stopped for a while, and the socket full.)"""
-        sock, fds = self.receivers[receiver], [] if fd is None else [fd]
+        sock = self.receivers[receiver]
         async with self.gates[receiver]:
             await anyio.wait_writable(sock)
             socket.send_fds(sock, [json.dumps(fact).encode()], fds)
@@ -107,10 +88,10 @@ class Sender:
         self.office, self.way = office, way
         self.chance = random.Random(seed)
         self.small = [room(SMALL) for _ in range(IN_FLIGHT)]
-        self.middle = room(0 if way.startswith("lent") else MIDDLE)
+        self.large = room(0 if way.startswith("lent") else LARGEST)
         self.pool: azc.FramePool | None = None
         if way.startswith("lent"):
-            self.pool = azc.FramePool(HEADER.size + MIDDLE, slots=2)
+            self.pool = azc.FramePool(HEADER.size + LARGEST, slots=2)
         self.stream: Any = None
         self.number = self.sequence = self.cancelled = self.sent = 0  # of the stream
 
@@ -129,20 +110,15 @@ class Sender:
         self.office.counts["streams"] += 1
         fact: dict[str, Any] = {"id": self.number, "way": self.way, "dies": dies}
         async with anyio.create_task_group() as tasks:
-            if self.way == "ring":
-                path = str(self.office.folder / f"ring{self.number}")
-                await self.office.tell(receiver, **fact, path=path)
-                self.stream = await azc.shm.listen_ring(path, ways.RING, sends=True)
-            else:
-                is_relay = self.way == "relay"
-                way = self.chance.choice(ways.RELAYED) if is_relay else self.way
-                self.stream, fd = ways.open_end(way, self.office.folder)
-                if is_relay:
-                    source, writer = azc.pipe()
-                    tasks.start_soon(ways.relay, source, self.stream)
-                    self.stream = writer
-                await self.office.tell(receiver, fd, **fact)
-                os.close(fd)
+            is_relay = self.way == "relay"
+            way = self.chance.choice(ways.RELAYED) if is_relay else self.way
+            self.stream, fd = ways.open_end(way, self.office.folder)
+            if is_relay:
+                source, writer = azc.pipe()
+                tasks.start_soon(ways.relay, source, self.stream)
+                self.stream = writer
+            await self.office.tell(receiver, fd, **fact)
+            os.close(fd)
             fate = await self._fate(doomed)
         await self.office.tell(receiver, id=self.number, fate=fate)
 
@@ -170,50 +146,32 @@ class Sender:
 
             async def send() -> None:
                 with contextlib.suppress(azc.StreamBroken, azc.StreamClosed):
-                    await self._send(self._size())
+                    await self._send(size(self.chance))
 
             tasks.start_soon(send)
             await anyio.sleep(self.chance.random() / 500)
             self.stream.abort()
         return "aborted"
 
-    def tell(self) -> None:
-        """What is still open, for who wonders why this does not end."""
-        if self.stream is not None:
-            stats = [getattr(it, "stats", None) for it in (self.stream, self.pool)]
-            print(f"sender: {self.way}, {vars(self)}, {stats}", file=sys.stderr)
-
     # -- messages -----------------------------------------------------------------
 
     async def _message(self) -> None:
         kind = self.chance.random()
-        is_ring = self.way == "ring"
-        if kind < 0.15 and not is_ring:
+        if kind < 0.15:
             await self._put()
-        elif kind < 0.25 and not is_ring:
+        elif kind < 0.25:
             await self._send_many()
         else:
-            await self._send(self._size())
+            await self._send(size(self.chance))
 
-    def _size(self) -> int:
-        nbytes = size(self.chance)
-        return nbytes % ways.LARGEST if self.way == "ring" else nbytes
-
-    def _head(self, view: memoryview, last: bool = False) -> int:
-        """Write a header; return the seed of what follows it."""
-        nbytes = len(view) - HEADER.size
+    def _fill(self, buffer: memoryview, nbytes: int, last: bool = False) -> memoryview:
+        """Write a message into the beginning of a buffer."""
+        view = buffer[: HEADER.size + nbytes]
         flags = self.cancelled | (LAST if last else 0)
         HEADER.pack_into(view, 0, self.number, self.sequence, nbytes, flags)
         seed = seed_of(self.number, self.sequence)
+        view[HEADER.size :] = payload(seed, nbytes)
         self.sequence += 1
-        return seed
-
-    def _fill(self, buffer: memoryview, nbytes: int) -> memoryview:
-        view = buffer[: HEADER.size + nbytes]
-        seed = self._head(view)
-        done = 0
-        while done < nbytes:
-            done = write(view[HEADER.size :], seed, done)
         return view
 
     def _count(self, messages: int, nbytes: int) -> None:
@@ -223,34 +181,22 @@ class Sender:
         self.office.counts["bytes"] += nbytes
 
     async def _send(self, nbytes: int, last: bool = False) -> None:
-        if nbytes in HUGE:
-            queue = self.office.big[nbytes]
-            buffer = await queue.get()
-            try:
-                await self._send_from(buffer, nbytes, last)
-            finally:
-                queue.put_nowait(buffer)
-        elif self.pool is not None:
+        if self.pool is not None:
             async with await self.pool.acquire() as frame:
                 with frame.view as buffer:  # (an error's traceback may hold it)
                     await self._send_from(buffer, nbytes, last)
         else:
-            await self._send_from(self.middle, nbytes, last)
+            await self._send_from(self.large, nbytes, last)
 
     async def _send_from(self, buffer: memoryview, nbytes: int, last: bool) -> None:
-        view = buffer[: HEADER.size + nbytes]
-        seed, done = self._head(view, last), 0
-        while done < nbytes:
-            done = write(view[HEADER.size :], seed, done)
-            if nbytes > 2 * PIECE:
-                await anyio.lowlevel.checkpoint()  # others send meanwhile
-        ends = not last and nbytes <= 8 << 20 and self.chance.random() < 0.1
+        view = self._fill(buffer, nbytes, last)
+        ends = not last and self.chance.random() < 0.1
         seconds = self.chance.random() / 200 if ends else None
         with anyio.move_on_after(seconds) as scope:
             try:
                 await self._hand_over(view)
             finally:
-                overwrite(view, CANARY if scope.cancel_called else POISON)
+                poison(view, CANARY if scope.cancel_called else POISON)
                 sent = len(view)
                 view.release()  # (an error would be that somebody still borrows it)
             self._count(1, sent)
@@ -260,7 +206,7 @@ class Sender:
 
     async def _hand_over(self, view: memoryview) -> None:
         kind = self.chance.random()
-        if self.way == "ring" or kind < 0.8:
+        if kind < 0.8:
             await self.stream.send(view)
         elif kind < 0.9:
             cut = self.chance.randint(0, len(view))
@@ -279,7 +225,7 @@ class Sender:
             self._count(1, len(view))
         for ticket, view in tickets:
             await ticket
-            overwrite(view, POISON)
+            poison(view, POISON)
 
     async def _send_many(self) -> None:
         sizes = self.chance.choices((0, 1, 100, 4095, 4096, 4097), k=8)
@@ -293,7 +239,7 @@ class Sender:
                 await self.stream.send_many(views)
             finally:
                 for view in views:
-                    overwrite(view, POISON)
+                    poison(view, POISON)
             self._count(len(views), sum(map(len, views)))
             return
         self.cancelled += len(views)
@@ -314,12 +260,6 @@ async def run(number: int, streams: int, seconds: float, seed: int) -> None:
             Sender(office, way, seed * 1_000_003 + number * 1009 + n)
             for n, way in enumerate(ways.shared_out(streams))
         ]
-
-        def tell(*_: object) -> None:
-            for sender in senders:
-                sender.tell()
-
-        signal.signal(signal.SIGUSR1, tell)
         async with anyio.create_task_group() as helpers:
             helpers.start_soon(sampling, office.counts)
             async with anyio.create_task_group() as tasks:

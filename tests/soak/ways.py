@@ -4,7 +4,7 @@ pipe      `azc.pipe()`                               unix    a socket pair
 adopted   a pipe with the usual size, as it is       tcp     127.0.0.1
 lent      a pipe whose reader only reads, so that    relay   a pipe, and a relay from
           a pool's frames travel without a copy              there to any of the others
-fifo      a FIFO in the file system                  ring    shared memory
+fifo      a FIFO in the file system
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 # How many of each hundred
 SHARES = {
     **{"pipe": 20, "adopted": 18, "lent": 8, "lent-unix": 7, "fifo": 10},
-    **{"unix": 16, "tcp": 12, "relay": 6, "ring": 3},
+    **{"unix": 16, "tcp": 12, "relay": 9},
 }
 RELAYED = ("pipe", "adopted", "fifo", "unix", "tcp")  # where a relay may lead to
-RING = 1 << 20  # bytes
-LARGEST = RING // 4 - 100  # bytes of a record
 
 
 def shared_out(streams: int) -> list[str]:

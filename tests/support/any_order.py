@@ -75,7 +75,6 @@ class Call:
         self.may_be_cancelled = patient
         self.is_queued = False  # a ticket stands for it
         self.is_borrowed = False  # its memory, until it is over
-        self.is_relay = False
         self.nbytes = sum(memoryview(data).nbytes for data in memory)
         self.end = ""  # sent, cancelled, failed
         self.complaint = ""
@@ -114,12 +113,6 @@ class World:
         self.calls: list[Call] = []
         self.checker = Checker()
         self.has_ended = False  # the peer has seen that
-        self._source: Any = None
-        self._source_fd = -1
-
-    def allow(self, *fds: int) -> None:
-        """Somebody else's, which may be open at the end."""
-        self._fds |= {str(fd) for fd in fds}
 
     # -- time ---------------------------------------------------------------------
 
@@ -195,24 +188,6 @@ class World:
         call.may_be_cancelled = False  # it would not take the message back
         call.is_queued = True
         await ticket
-
-    @property
-    def is_relaying(self) -> bool:
-        return any(call.is_relay for call in self.pending)
-
-    def start_relay(self, size: int) -> None:
-        """From another stream, whose pipe has all of it already."""
-        if self._source is None:
-            read_fd, self._source_fd = os.pipe()
-            self._source = azc.open_reader(read_fd)
-        call = self.new(size, patient=False)
-        call.is_relay = True
-        data = call.memory.pop()
-        assert os.write(self._source_fd, data) == len(data)
-        self.start(call, self._relay(len(data)))
-
-    async def _relay(self, nbytes: int) -> None:
-        await azc.relay(self._source, self.stream, nbytes)
 
     def send_from_thread(self, call: Call) -> None:
         thread = threading.Thread(target=self._in_thread, args=(call,), daemon=True)
@@ -322,12 +297,8 @@ class World:
     async def _aclose(self) -> None:
         with contextlib.suppress(*FAILURES):
             await asyncio.wait_for(self.stream.aclose(), PATIENCE)
-        if self._source is not None:
-            await self._source.aclose()
 
     def drop_in_a_cycle(self) -> None:
-        if self._source is not None:
-            self.loop.run_until_complete(self._source.aclose())
         cycle: list[Any] = [self.stream]
         cycle.append(cycle)
         self.stream = None
@@ -347,10 +318,8 @@ class World:
             if call.task is not None and not call.task.done():
                 call.task.cancel()
         self.turn()
-        self.stream = self._source = None
+        self.stream = None
         self._opened.close()
-        if self._source_fd >= 0:
-            os.close(self._source_fd)
         if self.pool is not None:
             pool, self.pool = self.pool, None
             self.calls.clear()
@@ -443,11 +412,6 @@ class Machine(RuleBasedStateMachine):
     @rule(size=SIZES)
     def send_from_thread(self, size: int) -> None:
         self.world.send_from_thread(self.world.new(size, patient=False))
-
-    @rule(size=st.sampled_from([0, 100, 30_000]))
-    def relay(self, size: int) -> None:
-        if not self.world.is_relaying:  # (no precondition: how far it is, time tells)
-            self.world.start_relay(size)
 
     @rule(which=st.integers(0, 9))
     def cancel(self, which: int) -> None:
@@ -546,39 +510,6 @@ class Machine(RuleBasedStateMachine):
         # (TCP tells it by a packet, which may take its time.)
         world.wait(fails, "nobody hears that the peer has died")
         world.close(is_whole=False, is_there=False)
-        self.begin_again()
-
-    @rule(is_given_away=st.booleans())
-    @precondition(lambda self: self.kind != "lending")
-    def lose_the_fd(self, is_given_away: bool) -> None:
-        """Somebody closes our number, and perhaps has something else there.
-
-        (uvloop itself opens sockets each time that it runs, and would take one that is
-        free; and what goes out at once is not looked after.)
-        """
-        self.read_all()
-        is_given_away = is_given_away or self.kind_of_loop == "uvloop"
-        world = self.world
-        number = world.stream.fileno()
-        read_fd, write_fd = os.pipe()
-        world.allow(read_fd, write_fd, number)
-        try:
-            if is_given_away:
-                os.dup2(write_fd, number)
-            else:
-                os.close(number)
-            call = world.new(FRAME)  # (what fits at once is not looked after)
-            world.start(call, world.send(call))
-            world.wait(lambda: call.end, "a send to a lost fd does not end")
-            assert call.end == "failed"
-            world.close(is_whole=False)
-            if is_given_away:
-                os.fstat(number)  # it is not ours to close
-                os.close(number)
-        finally:
-            os.close(write_fd)
-        assert not os.read(read_fd, 1), "it went into somebody else's file"
-        os.close(read_fd)
         self.begin_again()
 
     @rule()

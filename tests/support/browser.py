@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import itertools
 import json
@@ -193,11 +192,6 @@ class Browser:
             deviceScaleFactor=scale,
             mobile=phone,
         )
-
-    def screenshot(self) -> bytes:
-        """What is to be seen, as PNG."""
-        data: str = self.call("Page.captureScreenshot", format="png")["data"]
-        return base64.b64decode(data)
 
 
 @contextlib.contextmanager
