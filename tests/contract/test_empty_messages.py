@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from links import BIG, Link, attempt, begun, reading, stuck, submitted
+from links import BIG, Link, attempt, begun, collected, reading, stuck, submitted
 from oracle import assert_same, message
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_nothing_is_sent(link: Link) -> None:
-    received = bytearray()
-    async with reading(link, received.extend), link.sender() as stream:
+    async with collected(link, start=True) as (stream, _, received):
         await stream.send()
         await stream.send(b"")
         await stream.send(b"", bytearray(), memoryview(b""))
@@ -23,13 +22,14 @@ async def test_nothing_is_sent(link: Link) -> None:
 
 
 async def test_at_the_end_of_a_batch(some: Link) -> None:
-    received = bytearray()
     data = bytes(message(1, 0, BIG))
-    async with reading(some, received.extend, start=False) as reader:
-        async with some.sender() as stream, anyio.create_task_group() as tasks:
-            tasks.start_soon(stream.send_many, [data, b""])
-            await begun(stream)
-            reader.start()
+    async with (
+        collected(some) as (stream, reader, received),
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(stream.send_many, [data, b""])
+        await begun(stream)
+        reader.start()
     assert_same(received, data)
 
 

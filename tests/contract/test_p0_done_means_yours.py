@@ -6,7 +6,7 @@ The same of pages that were lent: ../core/test_lending.py.
 from __future__ import annotations
 
 import pytest
-from links import BIG, Link, checked, reading, stuck
+from links import BIG, Link, checked, collected, reading, stuck
 from oracle import CANARY, Checker, assert_same, message, poison
 
 pytestmark = pytest.mark.anyio
@@ -62,13 +62,11 @@ async def test_sent_without_a_copy(some: Link) -> None:
 
 
 async def test_temporary_buffer_is_kept_alive(some: Link) -> None:
-    received = bytearray()
-    async with reading(some, received.extend, start=False) as reader:
-        async with some.sender() as stream:
-            async with stuck(stream, bytes(message(1, 0, BIG))):
-                canaries = [bytearray([CANARY]) * (BIG + 32) for _ in range(4)]
-                reader.start()
-            del canaries
+    async with collected(some) as (stream, reader, received):
+        async with stuck(stream, bytes(message(1, 0, BIG))):
+            canaries = [bytearray([CANARY]) * (BIG + 32) for _ in range(4)]
+            reader.start()
+        del canaries
     assert_same(received, message(1, 0, BIG))
 
 

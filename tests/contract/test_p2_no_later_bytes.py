@@ -8,7 +8,7 @@ from __future__ import annotations
 import anyio
 import pytest
 from endings import ENDS, send_and_poison
-from links import BIG, Link, begun, reading
+from links import BIG, Link, begun, collected, reading
 from oracle import assert_prefix, assert_same, message
 
 from aiozerocopy import StreamClosed
@@ -17,18 +17,16 @@ pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 async def test_after_a_cancel_the_message_is_as_it_was(clogged: Link) -> None:
-    received = bytearray()
     data = message(1, 0, BIG)
     sent = bytes(data)
-    async with reading(clogged, received.extend, start=False) as reader:
-        async with clogged.sender() as stream:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(send_and_poison, stream, data, StreamClosed)
-                await begun(stream)
-                tasks.cancel_scope.cancel()
-            assert data == b""
-            assert stream.stats.bytes_rescued >= stream.stats.bytes_queued > 0
-            reader.start()
+    async with collected(clogged) as (stream, reader, received):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send_and_poison, stream, data, StreamClosed)
+            await begun(stream)
+            tasks.cancel_scope.cancel()
+        assert data == b""
+        assert stream.stats.bytes_rescued >= stream.stats.bytes_queued > 0
+        reader.start()
     assert_same(received, sent)
 
 

@@ -131,26 +131,20 @@ async def test_nothing_is_stored_after_a_cancel(some: Link) -> None:
 
 
 @pytest.mark.every_loop
-async def test_close_ends_a_receive(some: Link) -> None:
-    stream = some.receiver()
-    async with anyio.create_task_group() as tasks:
-        waiting = attempt(tasks, stream.receive)
-        await others_wait()
-        await stream.aclose()
-    assert isinstance(waiting.error, StreamClosed)
-    for call in CALLS:
-        with pytest.raises(StreamClosed):
-            await _receive(stream, call, 10)
-
-
-@pytest.mark.every_loop
-async def test_abort_ends_a_receive(some: Link) -> None:
+@pytest.mark.parametrize("end", ["aclose", "abort"])
+async def test_its_end_ends_a_receive(some: Link, end: str) -> None:
     stream = some.receiver()
     async with anyio.create_task_group() as tasks:
         waiting = attempt(tasks, stream.receive_exactly, bytearray(10))
         await others_wait()
-        stream.abort()
+        if end == "abort":
+            stream.abort()
+        else:
+            await stream.aclose()
     assert isinstance(waiting.error, StreamClosed)
+    for call in CALLS:
+        with pytest.raises(StreamClosed):
+            await _receive(stream, call, 10)
 
 
 async def test_empty_and_wrong_arguments(some: Link) -> None:

@@ -11,7 +11,6 @@ import gc
 import select
 import threading
 import time
-from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -51,12 +50,6 @@ def is_borrowed(data: bytearray) -> bool:
         return True
     del data[-1]
     return False
-
-
-def wait_for_event(port: Port) -> None:
-    ready = select.poll()
-    ready.register(port.fileno(), select.POLLIN)
-    assert ready.poll(10_000)
 
 
 class TestOperation:
@@ -101,24 +94,6 @@ class TestOperation:
         assert is_borrowed(data)
         borrows.give_back(operation.token)
         assert not is_borrowed(data)
-
-    def test_listeners_are_told_once_of_each_change(self, port: Port) -> None:
-        told: list[str] = []
-        room, end, gone = (partial(told.append, it) for it in ("room", "end", "gone"))
-        operation = Operation(port, [])
-        operation.listen(room)
-        operation.listen(gone)
-        operation.forget(gone)
-        operation.admit()
-        assert operation.has_room
-        assert told == ["room"]
-        operation.listen(end)
-        operation.end(0, 0, 0)
-        operation.end(0, 0, 0)
-        assert told == ["room", "end"]
-        operation.listen(room)  # too late: it is over
-        assert told == ["room", "end", "room"]
-        port.forget(operation)
 
 
 class TestEvents:
@@ -171,16 +146,6 @@ class TestClose:
         assert port.is_busy() is False
         assert port.close() is True
         assert port.is_busy() is False
-
-    def test_what_has_ended_is_noted(self, pipe: Unread) -> None:
-        port = Port()
-        data = bytearray(SIZE)
-        operation = pipe.send(port, data)
-        pipe.read()
-        wait_for_event(port)
-        assert port.close() is True
-        assert operation.done
-        assert not is_borrowed(data)
 
     def test_a_port_that_was_never_opened(self) -> None:
         lost = list(borrows._lost)

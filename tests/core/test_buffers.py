@@ -23,6 +23,7 @@ from links import (
     attempt,
     begun,
     checked,
+    collected,
     linux_only,
     open_link,
     put_and_wait,
@@ -136,8 +137,7 @@ async def test_kinds(pipe: Link, kind: str) -> None:
         data, array = TENSORS[kind], TENSORS[kind].array
     else:
         data = array = KINDS[kind]() if kind in KINDS else ARRAYS[kind]
-    received = bytearray()
-    async with reading(pipe, received.extend), pipe.sender() as stream:
+    async with collected(pipe, start=True) as (stream, _, received):
         for call in CALLS:
             await _send(stream, call, data)
     sent = getattr(array, "tobytes", None) or memoryview(array).tobytes
@@ -148,10 +148,11 @@ async def test_kinds(pipe: Link, kind: str) -> None:
 async def test_view_through_a_clogged_link(link: Link, kind: Any) -> None:
     """The rest of it is counted in bytes, not in its elements."""
     data = memoryview(bytes(payload(1, BIG)))
-    received = bytearray()
-    async with reading(link, received.extend, start=False) as reader:
-        async with link.sender() as stream, stuck(stream, data.cast(kind)):
-            reader.start()
+    async with (
+        collected(link) as (stream, reader, received),
+        stuck(stream, data.cast(kind)),
+    ):
+        reader.start()
     assert_same(received, data)
 
 
@@ -160,8 +161,7 @@ async def test_more_pieces_than_one_system_call_takes(link: Link, call: str) -> 
     pieces = [bytearray(payload(n, 1 + n % 50)) for n in range(5_000)]
     pieces[100] = bytearray()
     expected = b"".join(pieces)
-    received = bytearray()
-    async with reading(link, received.extend), link.sender() as stream:
+    async with collected(link, start=True) as (stream, _, received):
         if call == "pieces":
             await stream.send(*pieces)
         else:

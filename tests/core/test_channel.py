@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import select
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +14,12 @@ from unread import SIZE, Unread, is_open
 
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core import channel as core
-from aiozerocopy._core.binding import IN_PROGRESS, PORTABLE, lib
+from aiozerocopy._core.binding import IN_PROGRESS, lib
 from aiozerocopy._core.borrows import Operation, Port, borrowed
 from aiozerocopy._core.channel import IN, OUT, OWN, Channel, own_end
-from aiozerocopy._core.pins import pin_writable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-at_once = pytest.mark.skipif(PORTABLE, reason="there the pump writes to every pipe")
 
 
 @pytest.fixture
@@ -92,17 +87,6 @@ class TestFd:
 
 
 class TestPort:
-    def test_a_channel_that_is_gone_has_none(self, pipe: Unread, port: Port) -> None:
-        pipe.channel.bind_port(port, 10)
-        ready = pipe.channel.ready
-        assert ready is not None
-        lib.azc_free(pipe.channel.id)
-        pipe.channel.bind_port(port, 10)
-        assert pipe.channel.ready is None
-        for each in list(port.operations.values()):
-            each.end(0, 0, 0)
-            port.forget(each)
-
     def test_what_a_send_is_using_stays_borrowed(
         self, bound: Unread, port: Port
     ) -> None:
@@ -153,51 +137,7 @@ class TestSendNow:
         assert not port.operations
 
 
-class Filled:
-    """A pipe in which something is, and a channel of ours that receives from it."""
-
-    def __init__(self, data: bytes) -> None:
-        read_fd, self.fd = os.pipe()
-        os.write(self.fd, data)
-        self.channel = own_end(read_fd, IN)
-        self.memory = bytearray(10)
-        self.view = pin_writable(self.memory)
-
-    def close(self) -> None:
-        os.close(self.fd)
-        self.channel.abort()
-
-
-@pytest.fixture
-def filled() -> Iterator[Filled]:
-    made = Filled(b"abc")
-    yield made
-    made.close()
-
-
-class TestReceive:
-    @at_once
-    def test_one_that_was_interrupted(self, filled: Filled, port: Port) -> None:
-        """After C's call and before Python has noted what it said."""
-        operation = Operation(port, [filled.view])
-        arguments = (port.id, operation.token, filled.view, 10, 1)
-        assert lib.azc_recv(filled.channel.id, *arguments) == 3
-        assert filled.channel.take_back(port, operation, 0)
-        assert outcome(operation)[:2] == (True, 3)
-        other = Operation(port, [])
-        assert filled.channel.take_back(port, other, 0)
-        assert outcome(other) == (True, 0, 0, 0, 0)
-        assert not port.operations
-
-
 class TestTakeBack:
-    def test_what_is_ready(self, bound: Unread, port: Port) -> None:
-        ready = bound.channel.ready
-        assert ready is not None
-        assert bound.channel.take_back(port, ready, 0)
-        assert bound.channel.ready is None
-        assert ready.done
-
     @pytest.mark.parametrize("came", [False, True])
     def test_what_a_call_is_using(
         self,
@@ -222,18 +162,6 @@ class TestTakeBack:
         assert operation.done is came
         operation.end(1, 0, 0)
         port.forget(operation)
-
-    @pytest.mark.parametrize("noted", [False, True])
-    def test_what_is_over(self, pipe: Unread, port: Port, noted: bool) -> None:
-        operation = pipe.send(port, bytes(SIZE))
-        pipe.read()
-        ready = select.poll()
-        ready.register(port.fileno(), select.POLLIN)
-        assert ready.poll(10_000)
-        if noted:
-            port.drain()
-        assert pipe.channel.take_back(port, operation, 0)
-        assert (operation.sent, operation.status) == (SIZE, 0)
 
 
 class TestErrors:

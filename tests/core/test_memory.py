@@ -195,20 +195,6 @@ class TestSlots:
         del held, also_held
         assert claim(slots)[0] == 2  # (whose memory is warm)
 
-    def test_those_that_are_leased_are_passed_over(self) -> None:
-        slots = Slots(3)
-        claims = [claim(slots) for _ in range(3)]
-        assert claim(slots)[0] is None
-        assert slots.free() == 0
-        del claims[1]
-        assert slots.free() == 1
-        assert claim(slots)[0] == 1
-
-    def test_two_pools_have_slots_of_their_own(self) -> None:
-        pools = Slots(2), Slots(2)
-        claims = [claim(slots) for slots in (*pools, *pools)]
-        assert [index for index, _ in claims] == [0, 0, 1, 1]
-
 
 class TestMemory:
     def test_nothing_is_leased_after_its_end(self) -> None:

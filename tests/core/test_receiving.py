@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -98,27 +97,6 @@ class TestYields:
 
 class TestLending:
     """Somebody else receives from the fd, and then we do again."""
-
-    async def test_until_it_is_returned(self, ends: Ends) -> None:
-        receiver, borrower = ends.receiver, object()
-        fd = receiver._lend_fd(borrower)
-        assert fd == receiver.fileno()
-        with pytest.raises(anyio.BusyResourceError):
-            receiver._lend_fd(object())
-        with pytest.raises(anyio.BusyResourceError):
-            await receiver.receive()
-        await ends.sender.send(b"abcd")
-        assert os.read(fd, 2) == b"ab"
-        receiver._return_fd(object(), b"of another")
-        assert not receiver._has_unread()
-        receiver._unread = b"left"
-        receiver._return_fd(borrower, b"ab")
-        receiver._return_fd(borrower, b"ab")
-        assert receiver._has_unread()
-        received = bytearray(8)
-        await receiver.receive_exactly(received)
-        assert received == b"ableftcd"
-        assert not receiver._has_unread()
 
     async def test_what_c_has_left_over_is_unread(
         self, ends: Ends, monkeypatch: pytest.MonkeyPatch

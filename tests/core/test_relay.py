@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -217,8 +218,9 @@ async def test_refused(tmp_path: Path, film: Path) -> None:
             await azc.relay(tmp_path / "none", writer)
         with pytest.raises(ValueError, match="nbytes is never negative, as -1 is"):
             azc.relay(film, writer, -1)
-        with pytest.raises(ValueError, match="offset is never negative, as -1 is"):
-            azc.relay(film, writer, offset=-1)
+        for call in (writer.send_file, partial(azc.relay, sink=writer)):
+            with pytest.raises(ValueError, match="offset is never negative, as -1 is"):
+                await call(film, offset=-1)
         with pytest.raises(ValueError, match="only a file has an offset"):
             azc.relay(reader, writer, offset=2)
         with pytest.raises(ValueError, match="onto itself"):

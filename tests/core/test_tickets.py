@@ -16,8 +16,6 @@ from unread import SIZE
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken
 from aiozerocopy._core import channel
-from aiozerocopy._core.borrows import Operation, Port
-from aiozerocopy._core.sending import _Failures
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -63,21 +61,6 @@ class TestTicket:
             await ends.sender.aclose()
         assert (caught.value.bytes_sent, caught.value.total) == (0, MUCH + 1)
         assert len(ends.sender._failures.operations) == 1
-
-    async def test_a_failure_is_remembered_once(self) -> None:
-        failures, port = _Failures(), Port()
-        for status in (0, -errno.EPIPE):
-            operation = Operation(port, [])
-            failures.watch(operation)
-            operation.admit()
-            failures.watch(operation)
-            operation.end(0, status)
-            failures.watch(operation)
-            port.forget(operation)
-        assert failures.operations == [operation]
-        for _ in range(2):
-            failures.forget(operation)
-            assert not failures.operations
 
     async def test_one_that_is_cancelled_has_not_failed(
         self, ends: Ends, monkeypatch: pytest.MonkeyPatch

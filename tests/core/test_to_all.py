@@ -131,11 +131,6 @@ class TestSend:
         assert all(0 < seat.tally.age_ns < elapsed for seat in pairs.seats)
         assert all(seat.is_taken for seat in pairs.seats)
 
-    async def test_to_a_part(self, pairs: Pairs) -> None:
-        assert pairs.row().send(range(1, 2), pairs.port, Shared([b"ab"]), 0) == {}
-        assert pairs.counted() == [(0, 0), (1, 2), (0, 0)]
-        assert await pairs.far[1].receive() == b"ab"
-
     async def test_the_numbers_are_those_of_the_row(self, pairs: Pairs) -> None:
         row = pairs.row()
         pairs.seats[2].leave()

@@ -388,6 +388,17 @@ async def checked(
     assert counts is None or checker.counts == counts
 
 
+@asynccontextmanager
+async def collected(
+    link: Link, *, start: bool = False, **options: Any
+) -> AsyncIterator[tuple[SendStream, Reader, bytearray]]:
+    """A stream, its reader, and what has arrived."""
+    received = bytearray()
+    async with reading(link, received.extend, start=start) as reader:
+        async with link.sender(**options) as stream:
+            yield stream, reader, received
+
+
 # ---- waiting without sleeping -------------------------------------------------------
 
 
