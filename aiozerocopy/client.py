@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import random
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +30,7 @@ from aiozerocopy._net.connecting import (
     connect_unix,
 )
 from aiozerocopy._net.foreign_streams import drop_stream
+from aiozerocopy._net.greeting import find_obstacle
 from aiozerocopy._net.tls import check_context, secure
 from aiozerocopy.framing import (
     FRAME_TIMEOUT,
@@ -41,7 +43,6 @@ from aiozerocopy.framing import (
 )
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Awaitable
 
     from anyio.abc import ByteStream
@@ -53,15 +54,13 @@ if TYPE_CHECKING:
 
     Connect = Callable[[], Awaitable[ByteStream]]
 
-# "connected" (how often before), "lost" (the error), "waiting" (seconds),
-# "gap" (how many frames are missing)
-# "silent" (for how many seconds the first frame has not come)
+# With the detail: "connected" (how often before), "lost" (the error), "waiting"
+# (seconds), "gap" (missing frames), "silent" (seconds without a first frame).
 ConnectionEvent: TypeAlias = Literal["connected", "lost", "waiting", "gap", "silent"]
 Hook: TypeAlias = Callable[[ConnectionEvent, Any], object]
 
-# How long to wait before the next attempt to connect, in seconds: longer each time, and
-# less a random part, for a thousand clients of a server that comes back should not come
-# all at once.
+# Seconds before the next attempt to connect: more each time, and less a random part, so
+# that a thousand clients of a server that comes back do not come all at once.
 FIRST_WAIT = 0.1
 FACTOR = 2.0
 LONGEST_WAIT = 10.0
@@ -147,8 +146,6 @@ def connect_frames(
     async def ask(refusal: str) -> str | None:
         if refusal == REFUSED:
             return "wrong token"
-        from aiozerocopy._net.greeting import find_obstacle
-
         found, sends = await find_obstacle(
             lambda: _connect(host, port, dead_after), ssl_context, hostname or host
         )
@@ -235,20 +232,21 @@ async def _connect(host: str, port: int | None, dead_after: float | None) -> Str
 class FrameClient(Ready, AsyncResource):
     """Frames from a server, through lost connections: ``async for frame in client``.
 
-    ``connect`` is an async function that returns a new stream.  Each time the
-    connection is lost, or cannot be made, it is called again after a pause of 0.1
-    seconds, which grows to 10.  A frame of which only a part came is lost, and so is
-    what is sent meanwhile: ``stats`` counts the gaps, and ``on_event(event, detail)``
-    hears of "connected", "lost", "waiting", "gap" and "silent".  A sequence that begins
-    anew is a server that did, and no gap.  Without ``on_event`` the first failure in a
-    row is logged.
+    ``connect`` is an async function that returns a new stream.  Whenever the connection
+    is lost, or cannot be made, the client calls it again after a pause, which grows
+    from 0.1 to 10 seconds.  The frame that was cut off is lost, and so are frames that
+    the server sends meanwhile: ``stats`` counts these gaps.  A sequence that begins
+    anew is no gap: the server was restarted.
 
-    A connection on which no frame comes for ``idle_timeout`` seconds is lost, and so is
-    one on which a frame takes too long (``frame_timeout``, see `FrameReceiver`).
+    ``on_event(event, detail)`` hears of "connected", "lost", "waiting", "gap" and
+    "silent".  Without it the first failure in a row is logged.
 
-    Without ``reconnect`` there is one attempt, and the end of the stream is the end of
-    the frames.  With ``connect_within`` the last error is raised when no connection
-    could be made, or kept, for so many seconds.
+    A connection counts as lost if no frame comes for ``idle_timeout`` seconds, or if a
+    frame takes too long (``frame_timeout``, see `FrameReceiver`).
+
+    Without ``reconnect`` there is one attempt, and the end of the stream ends the
+    frames.  With ``connect_within`` the last error is raised once no connection could
+    be made, or kept, for that many seconds.
 
     Use it with ``async with``, which closes the stream at the end.
     """
@@ -445,18 +443,12 @@ class FrameClient(Ready, AsyncResource):
 
 def _came_after_connecting(error: Exception) -> bool:
     """Has somebody answered, who then failed to be our server?"""
-    import ssl  # takes its time, and is not needed before
-
-    return isinstance(
-        error,
-        (TokenRefused, ssl.SSLError, anyio.EndOfStream, anyio.BrokenResourceError),
-    )
+    kinds = TokenRefused, ssl.SSLError, anyio.EndOfStream, anyio.BrokenResourceError
+    return isinstance(error, kinds)
 
 
 def _is_for_good(error: Exception) -> bool:
     """Would the next attempt end the same way?"""
-    import ssl
-
     of_connection = ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError
     return isinstance(error, TokenRefused) or (
         isinstance(error, ssl.SSLError) and not isinstance(error, of_connection)

@@ -2,13 +2,10 @@
 
 What their colours mean is in `frames`.
 
-A frame on the wire is a header of 128 bytes, then its metadata, then its payload; the
-header is described in docs/pages/wire-format.md, byte by byte, and `FrameHeader` is
-that page in Python.  Over a stream of ours the three go out in one gathered send,
-without a copy, and the payload is received straight into its place.
-
-A header is used, and memory is asked for, only after its checksum and its limits were
-checked.
+A frame on the wire is a header of 128 bytes (docs/pages/wire-format.md), its metadata,
+and its payload.  Over a stream of ours the three go out in one gathered send, without a
+copy, and the payload is received straight into its place.  Memory is asked for only
+once the header's checksum and limits were checked.
 """
 
 from __future__ import annotations
@@ -85,12 +82,7 @@ class FrameSender:
             StreamBroken, StreamClosed: as the stream's own ``send``.
         """
         header = FrameHeader.of(
-            frame,
-            self.sequence,
-            timestamp_ns=timestamp_ns,
-            pixel_format=pixel_format,
-            key=key,
-            metadata=metadata,
+            frame, self.sequence, timestamp_ns, pixel_format, key, metadata
         )
         head = header.pack()
         self.sequence += 1

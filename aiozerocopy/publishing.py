@@ -1,14 +1,14 @@
 """`publish_stats`: this program's streams, told to `aiozerocopy top` and to scripts.
 
-Who owns what.  The listening socket has a path in a folder that only this user can
-enter, and a thread of its own, which answers each connection of the same user (or of
-root) with one JSON object and closes it.  The thread reads counters, by numbers: it
-refers to no stream, takes no part in any send, and cannot see the data.  Who does not
-read the answer is dropped after a second, and until then has nothing but that thread.
+The listening socket has a path in a folder that only this user can enter, and a thread
+of its own, which answers each connection of this user (or of root) with one JSON object
+and closes it.  The thread reads counters, by numbers: it refers to no stream, takes no
+part in any send, and cannot see the data.  A reader that does not take the answer is
+dropped after a second, and holds up only that thread.
 
-The end.  `close`, or the program's exit, ends the thread and removes the path.  A
-forked child has neither; it may publish itself.  After SIGKILL the path stays, and the
-next program that publishes removes it.
+`close`, or the program's exit, ends the thread and removes the path.  A forked child
+has neither, and may publish its own.  After SIGKILL the path stays until the next
+program that publishes removes it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core import census
+from aiozerocopy._net.listening import remove_stale
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -183,7 +184,8 @@ def _listen(path: Path) -> socket.socket:
     with contextlib.suppress(FileExistsError):
         path.parent.mkdir(mode=0o700)
     check_folder(path.parent)
-    remove_dead(path.parent)
+    for left in path.parent.glob(f"*{SUFFIX}"):
+        remove_stale(str(left))
     made = path.with_suffix(".new")
     made.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -199,19 +201,6 @@ def _listen(path: Path) -> socket.socket:
             raise OSError(errno.ENAMETOOLONG, str(error), str(path)) from None
         raise
     return listener
-
-
-def remove_dead(where: Path) -> None:
-    """Remove the sockets of programs that have ended without doing so."""
-    for path in where.glob(f"*{SUFFIX}"):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            try:
-                probe.setblocking(False)
-                probe.connect(str(path))
-            except ConnectionRefusedError:
-                path.unlink(missing_ok=True)
-            except OSError:  # it lives, and is busy
-                continue
 
 
 def _may_ask(reader: socket.socket) -> bool:

@@ -1,14 +1,13 @@
 """Who gets in: how many at a time, and what is asked of each, TLS and then a token.
 
-A `Crowd` knows every connection of a server as a `Guest`:
-    waits       from accept on, until it has shown that it may be served: while it
-                does TLS, shows a token, or has not asked for anything that lasts
-    is seated   it is served; nobody takes its place
-    waits again the web server's, between two requests
-    has left    or was sent away, by a cancel of its scope
-Where there is no room for one more, one that waits makes room: of the address that has
-the most of these, the one that came first.  Sets of guests are weak: a guest lives as
-long as its task, even if a signal's exception keeps it from being taken out.
+A `Crowd` has a `Guest` for every connection of a server.  The states of a guest
+    waits   from accept on, while it does TLS, shows a token, or has asked for nothing
+            that lasts; a guest of the web server also between two requests
+    seated  it is served, and nobody takes its place
+    left    or was sent away, by a cancel of its scope
+A newcomer for whom there is no room takes the place of a guest that waits: of the
+address with the most of these, the first that came.  Sets of guests are weak: a guest
+lives as long as its task, even if a signal's exception keeps it from being removed.
 
 The token's wire format: ``AZCT``, the token's length (16 bits, little-endian), the
 token; the server answers with one byte, 6 for yes and 21 for no (ASCII's ACK and NAK),
@@ -79,11 +78,11 @@ class Guest:
 
 
 class Crowd:
-    """Who is connected: ``limit`` are seated at a time, and ``room`` is for all.
+    """The guests of a server: at most ``limit`` are seated, and ``room`` let in.
 
-    An address has at most ``share`` of the seats, half of them if nothing is said.
-    This machine's own addresses, behind which a proxy may be, have no share; of IPv6
-    the first 64 bits count.
+    Guests of one address (of IPv6, of its first 64 bits) have at most ``share`` of the
+    seats, half of them by default.  This machine's own addresses are not limited so,
+    since a proxy may connect from there.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class Crowd:
         return self._seats.count() + self._waiting.count() >= self._room
 
     def enter(self, address: str) -> Guest:
-        """Let one wait, whose peer has this address ("" for a Unix socket's)."""
+        """Let a client wait that came from this address ("" for a Unix socket's)."""
         guest = Guest(address)
         self._waiting.add(guest)
         return guest
@@ -157,7 +156,7 @@ class _ByShare(dict[str, "WeakSet[Guest]"]):
 
 
 def share_of(address: str) -> str:
-    """Of whose share a peer's address takes; "" if that is nobody's."""
+    """Which share of the seats an address has, by its name; "" if it has none."""
     try:
         known = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -35,10 +35,7 @@ class MessageStream(ByteSendStream):
 
 
 class WholeSender(MessageStream):
-    """Does so over a stream that does not, by copies.
-
-    Any number of tasks may send.  The stream stays the caller's.
-    """
+    """Copies messages into a stream of another kind, which stays the caller's."""
 
     def __init__(self, stream: ByteSendStream) -> None:
         self._stream = stream
@@ -46,7 +43,7 @@ class WholeSender(MessageStream):
         self._sending = anyio.Lock(fast_acquire=True)
 
     async def send(self, item: Buffer = b"", *more: Buffer) -> None:
-        """Send one message; when this returns, the buffers are yours again.
+        """Send one message; any number of tasks may.
 
         Raises:
             StreamBroken: a cancelled send has cut a message off, this one or another.

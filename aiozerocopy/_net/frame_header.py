@@ -10,6 +10,7 @@ import struct
 import time
 import zlib
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from aiozerocopy._core.leases import view_of
@@ -113,7 +114,6 @@ class FrameHeader:
         cls,
         frame: AnyBuffer | Lease,
         sequence: int,
-        *,
         timestamp_ns: int | None,
         pixel_format: str,
         key: bool,
@@ -182,7 +182,7 @@ class FrameHeader:
         if len(memory) < HEADER_SIZE:
             raise TruncatedFrame(len(memory), HEADER_SIZE)
         fields = memory[: _FIELDS.size]
-        (magic, version, ndim, flags, sequence, timestamp_ns, length, extra, *rest) = (
+        magic, version, ndim, flags, sequence, time_ns, length, extra, *rest = (
             _FIELDS.unpack(fields)
         )
         if magic != MAGIC:
@@ -194,14 +194,8 @@ class FrameHeader:
             raise CorruptHeader("the header's checksum is wrong")
         dtype, pixel_format, *sides = rest[: 2 + MAX_DIMENSIONS]
         header = cls(
-            sequence,
-            timestamp_ns,
-            _text(dtype),
-            _shape(ndim, sides),
-            _text(pixel_format),
-            bool(flags & KEY),
-            extra,
-            length,
+            *(sequence, time_ns, _text(dtype), _shape(ndim, sides)),
+            *(_text(pixel_format), bool(flags & KEY), extra, length),
         )
         header._check(max_bytes)
         return header
@@ -225,39 +219,22 @@ class FrameHeader:
             )
 
 
+def _of_header(name: str) -> Any:
+    return property(attrgetter(f"header.{name}"))
+
+
 class Described:
     """A frame with a header, whose fields are its own."""
 
     __slots__ = ()
     header: FrameHeader
-
-    @property
-    def sequence(self) -> int:
-        return self.header.sequence
-
-    @property
-    def timestamp_ns(self) -> int:
-        return self.header.timestamp_ns
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.header.shape
-
-    @property
-    def dtype(self) -> str:
-        return self.header.dtype
-
-    @property
-    def pixel_format(self) -> str:
-        return self.header.pixel_format
-
-    @property
-    def key(self) -> bool:
-        return self.header.key
-
-    @property
-    def nbytes(self) -> int:
-        return self.header.payload_length
+    sequence: int = _of_header("sequence")
+    timestamp_ns: int = _of_header("timestamp_ns")
+    shape: tuple[int, ...] = _of_header("shape")
+    dtype: str = _of_header("dtype")
+    pixel_format: str = _of_header("pixel_format")
+    key: bool = _of_header("key")
+    nbytes: int = _of_header("payload_length")
 
 
 def _text(field: bytes) -> str:

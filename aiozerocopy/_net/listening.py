@@ -200,6 +200,7 @@ def remove_stale(path: str | bytes) -> None:
         try:
             probe.connect(path)
         except ConnectionRefusedError:
-            os.unlink(path)  # (whatever its type: nobody listens)
+            with contextlib.suppress(FileNotFoundError):  # another has done it
+                os.unlink(path)  # (whatever its type: nobody listens)
         except OSError:
             pass  # somebody listens there, or we may not ask: bind will say so

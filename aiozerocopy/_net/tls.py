@@ -228,7 +228,9 @@ class TLSStream(MessageStream, ByteStream):
                 await waiter.checkpoint()
                 self._stream._enter()
             if self._unread:
-                filled = self._take_unread(view)
+                filled = min(len(self._unread), view.nbytes)
+                view[:filled] = self._unread[:filled]
+                self._unread = self._unread[filled:]
             while True:
                 self._has_hole = True
                 filled = self.session.decrypt_into(view, filled)
@@ -245,12 +247,6 @@ class TLSStream(MessageStream, ByteStream):
         finally:
             self._is_receiving = False
             self._received.happen()
-
-    def _take_unread(self, view: memoryview) -> int:
-        filled = min(len(self._unread), view.nbytes)
-        view[:filled] = self._unread[:filled]
-        self._unread = self._unread[filled:]
-        return filled
 
     def _raise_at_end(self, received: int, total: int) -> None:
         if self.session.failure is not None:

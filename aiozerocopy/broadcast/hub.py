@@ -203,12 +203,7 @@ class Broadcast(Block):
             if self._closed:
                 raise StreamClosed("the broadcast is closed")
             header = FrameHeader.of(
-                frame,
-                self.sequence,
-                timestamp_ns=timestamp_ns,
-                pixel_format=pixel_format,
-                key=key,
-                metadata=metadata,
+                frame, self.sequence, timestamp_ns, pixel_format, key, metadata
             )
             published = self._prepared(frame, header, metadata)
             self.sequence += 1
