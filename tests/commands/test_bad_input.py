@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from command import PROGRAM, environment, start
 
 import aiozerocopy as azc
 from aiozerocopy import client
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 pytest.importorskip("numpy")
 trustme = pytest.importorskip("trustme")
 
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-PROGRAM = [sys.executable, "-m", "aiozerocopy"]
 SHADER = "void mainImage(out vec4 color, in vec2 at) { color = vec4(1.0); }"
 CAPTURE = "capture -o out.mp4"
 SHORT = "shader.glsl --size 64x36 --duration 0.1 -o"
@@ -264,19 +263,10 @@ def places(folder: Path) -> Iterator[dict[str, str]]:
     """Ports of two servers, and one that is taken."""
     tls = ["--tls-cert", "cert.pem", "--tls-key", "key.pem", "--token", "secret"]
     with ExitStack() as stack:
-        servers = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [*PROGRAM, "serve", "--size=64x36", "--web=0", "--tcp=0", *more],
-                    cwd=folder,
-                    env=ENVIRONMENT,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for more in ([], tls)
-        ]
+        words = ["serve", "--size=64x36", "--web=0", "--tcp=0"]
+        servers = [start(*words, *more, cwd=folder, stderr=None) for more in ([], tls)]
         for server in servers:
+            stack.enter_context(server)
             stack.callback(server.kill)
         busy = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         ports = [str(busy.getsockname()[1])]
@@ -382,7 +372,7 @@ def run(
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
-        env=ENVIRONMENT,
+        env=environment(),
         timeout=15,
         check=False,
     )
@@ -394,7 +384,7 @@ def run(
     ids=["buffered", "unbuffered"],
 )
 def _buffering(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ENVIRONMENT, "PYTHONUNBUFFERED", request.param)
+    monkeypatch.setenv("PYTHONUNBUFFERED", request.param)
 
 
 @pytest.mark.parametrize("arguments", ["doctor", "--help", "demo --help", "serve"])

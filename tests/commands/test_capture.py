@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import signal
-import subprocess
 import sys
 import urllib.request
 from typing import TYPE_CHECKING
 
 import anyio
 import pytest
+from command import run, start
 from ffmpegs import frames_of
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
 from xserver import COLOURS, SIZE, Painter, as_bytes, x_server
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
 np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-PROGRAM = [sys.executable, "-W", "error", "-m", "aiozerocopy"]
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
@@ -36,29 +32,9 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*PROGRAM, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    )
-
-
-def run(*arguments: object) -> tuple[int, str, str]:
-    with start(*arguments) as process:
-        said, complained = process.communicate(timeout=15)
-    return process.returncode, said, complained
-
-
-async def film(path: Path) -> list[bytes]:
-    return await frames_of(path, "rgb24")
-
-
 def first_colours(path: Path, size: tuple[int, int] = SIZE) -> list[list[int]]:
     """Of the first pixel of each frame."""
-    frames = anyio.run(film, path)
+    frames = anyio.run(frames_of, path, "rgb24")
     assert {len(frame) for frame in frames} == {size[0] * size[1] * 3}
     return [[*frame[:3]] for frame in frames]
 

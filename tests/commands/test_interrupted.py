@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from command import PROGRAM
 
 from aiozerocopy.commands.ending import ended
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("numpy")
 
-PROGRAM = [sys.executable, "-m", "aiozerocopy"]
 SHADER = "void mainImage(out vec4 color, in vec2 at) { color = vec4(1.0); }"
 LONG = "--size 64x36 --duration 100000"
 AT_ONCE = 8.0  # seconds: one is meant, on a machine that does nothing else

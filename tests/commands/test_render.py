@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import pytest
+from command import start
 
 from aiozerocopy import ffmpeg
 from aiozerocopy.commands import cli, demo, progress, scenes
@@ -183,15 +184,9 @@ class TestRender:
         self, number: signal.Signals, shader: Path, tmp_path: Path
     ) -> None:
         output = tmp_path / "out.mp4"
-        command: list[str | Path] = [sys.executable, "-m", "aiozerocopy", "render"]
-        command += [shader, "-o", output]
+        long = [shader, "-o", output, "--size", "64x36", "--duration", 3600]
         at_once = ["--ffmpeg-option", "g=10", "--ffmpeg-option", "flush_packets=1"]
-        with subprocess.Popen(
-            [*command, "--size", "64x36", "--duration", "3600", *at_once],
-            cwd=tmp_path,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
+        with start("render", *long, *at_once, stdout=None) as process:
             try:
                 unfinished: list[Path] = []
                 while not any(path.stat().st_size for path in unfinished):

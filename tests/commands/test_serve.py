@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import pytest
+from command import environment, run, start
 
 from aiozerocopy.commands import serve
 from aiozerocopy.commands.serve import FrameSource
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("numpy")  # its threads are there before each test
 
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 SAID = re.compile("^(in a browser|by a program|for download) +")
 WATCHING = re.compile(r"watching +\d+\n")
 SMALL = ["--size", "64x36", "--fps", "60"]
@@ -43,10 +43,6 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-W", "error", "-m", "aiozerocopy", *arguments]
-
-
 @contextmanager
 def serving(
     *arguments: str, addresses: int = 1, complaint: str = ""
@@ -55,13 +51,7 @@ def serving(
 
     ``complaint`` is a pattern of what else it has to say.
     """
-    with subprocess.Popen(
-        command("serve", *SMALL, *arguments),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    ) as server:
+    with start("serve", *SMALL, *arguments) as server:
         assert server.stdout is not None
         try:
             lines = [server.stdout.readline() for _ in range(addresses)]
@@ -82,7 +72,7 @@ def view(printed: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         [*shlex.split(printed), *arguments],
         capture_output=True,
         text=True,
-        env=ENVIRONMENT,
+        env=environment(),
         timeout=15,
         check=False,
     )
@@ -90,6 +80,13 @@ def view(printed: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         done.stdout = re.sub(".* fps .*\n", "", done.stdout)
         done.stderr = re.sub(".*no frames yet.*\n", "", done.stderr)
     return done
+
+
+def probed(film: str) -> str:
+    """Width, height, and number of frames, as FFmpeg has them."""
+    probe = ["ffprobe", "-v", "error", "-count_frames", "-of", "csv=p=0"]
+    entries = ["-show_entries", "stream=width,height,nb_read_frames"]
+    return subprocess.check_output([*probe, *entries, film], text=True).strip()
 
 
 def test_frames_arrive_over_tcp_unix_and_in_the_browser(tmp_path: Path) -> None:
@@ -143,14 +140,7 @@ def test_film_itself_can_be_downloaded(tmp_path: Path) -> None:
         url += "?token=secret"
         with urllib.request.urlopen(url) as answer:
             assert answer.read() == film.read_bytes()
-        probe = ["ffprobe", "-v", "error", "-count_frames", "-show_entries"]
-        said = subprocess.run(
-            [*probe, "stream=nb_read_frames", "-of", "csv=p=0", url],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert said.stdout.strip() == "3"
+        assert probed(url) == "64,36,3"
 
 
 @pytest.mark.slow
@@ -160,14 +150,7 @@ def test_frames_are_piped_on(tmp_path: Path) -> None:
     with serving("--tcp", "0") as (tcp,):
         done = view(tcp, "--frames", "10", "--to", f"{encode} -i - -c:v ffv1 {film}")
         assert (done.returncode, done.stderr) == (0, "")
-    probe = ["ffprobe", "-v", "error", "-count_frames", "-show_entries"]
-    said = subprocess.run(
-        [*probe, "stream=width,height,nb_read_frames", "-of", "csv=p=0", str(film)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert said.stdout.strip() == "64,36,10"
+    assert probed(str(film)) == "64,36,10"
 
 
 @pytest.mark.slow
@@ -183,7 +166,7 @@ def test_a_token_that_no_other_user_sees(
         path.write_text(f"\n{token}\nanother\n")
         places += ["--token-file", str(path)]
     else:
-        monkeypatch.setitem(ENVIRONMENT, "AIOZEROCOPY_TOKEN", token)
+        monkeypatch.setenv("AIOZEROCOPY_TOKEN", token)
     with serving(*places, addresses=2) as printed:
         for line in printed:
             assert token not in line
@@ -197,9 +180,7 @@ def test_a_terminal_shows_the_link_with_the_token_once() -> None:
     places = ["--web", "0", "--tcp", "0", "--token", "se cret"]
     with (
         os.fdopen(ours, "rb", 0) as screen,
-        subprocess.Popen(
-            command("serve", *SMALL, *places), stdout=theirs, env=ENVIRONMENT
-        ) as server,
+        start("serve", *SMALL, *places, stdout=theirs, stderr=None) as server,
     ):
         os.close(theirs)
         said = b""
@@ -286,14 +267,8 @@ def test_film_begins_again_unless_it_is_to_be_shown_once(tmp_path: Path) -> None
     film = short_film(tmp_path, rate=30, frames=3)
     with serving(film, "--tcp", "0") as (tcp,):
         assert view(tcp, "--frames", "7").returncode == 0
-    done = subprocess.run(
-        command("serve", film, "--once", "--tcp", "0"),
-        capture_output=True,
-        env=ENVIRONMENT,
-        timeout=15,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
+    status, _, complained = run("serve", film, "--once", "--tcp", "0")
+    assert (status, complained) == (0, "")
 
 
 @pytest.mark.anyio
@@ -318,7 +293,7 @@ def test_port_of_another_program_is_none_of_ours() -> None:
             ],
             stderr=subprocess.PIPE,
             text=True,
-            env=ENVIRONMENT,
+            env=environment(),
         ) as process:
             # (one connection for frames, and one that asks why none come)
             callers = [server.accept()[0] for _ in range(2)]
@@ -354,12 +329,7 @@ def silent_port() -> Iterator[int]:
 
 
 def test_that_no_frames_come_is_said_at_once(silent_port: int) -> None:
-    with subprocess.Popen(
-        command("view", f"127.0.0.1:{silent_port}"),
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    ) as process:
+    with start("view", f"127.0.0.1:{silent_port}") as process:
         try:
             assert process.stderr is not None
             said = process.stderr.readline()
