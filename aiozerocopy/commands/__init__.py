@@ -6,5 +6,4 @@ programs    the programs that top asks
 scenes      shaders to be rendered          film        a scene into a video
 probes      what doctor asks                progress    a bar on long work
 options     what the command line can say   ending      how a command ends
-completion  the same, for a shell
 """

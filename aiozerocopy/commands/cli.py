@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
 from argparse import REMAINDER
 from importlib.metadata import version
@@ -26,6 +27,26 @@ COMMANDS = {
 }
 
 
+# Where no word of ours fits, bash completes the names of files.
+_SCRIPT = """\
+# To be evaluated by ~/.bashrc:  eval "$(aiozerocopy --completion bash)"
+_aiozerocopy() {{
+    local word=${{COMP_WORDS[COMP_CWORD]}} words=
+    case "$COMP_CWORD ${{COMP_WORDS[1]}} ${{COMP_WORDS[COMP_CWORD-1]}}" in
+        1\\ *) words={commands} ;;
+{choices}
+    esac
+    if [ -z "$words" ] && [ "${{word:0:1}}" = - ]; then
+        case "${{COMP_WORDS[1]}}" in
+{options}
+        esac
+    fi
+    COMPREPLY=($(compgen -W "$words" -- "$word"))
+}}
+complete -o default -F _aiozerocopy aiozerocopy
+"""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status."""
     words = sys.argv[1:] if argv is None else argv
@@ -37,9 +58,7 @@ def _run(name: str, words: Sequence[str]) -> int:
     parser = _parser()
     arguments = parser.parse_args(words)
     if arguments.completion:
-        from aiozerocopy.commands import completion
-
-        print(completion.script(COMMANDS), end="")
+        print(_completion(), end="")
         return 0
     if arguments.command is None:
         parser.print_help()
@@ -84,3 +103,26 @@ def _parser() -> Parser:
         help="for the command; aiozerocopy COMMAND --help shows them",
     )
     return parser
+
+
+def _completion() -> str:
+    """A script for bash, from the parsers: commands, their options, and choices."""
+    choices, options = [], []
+    for command in COMMANDS:
+        names: list[str] = []
+        module = importlib.import_module(f"aiozerocopy.commands.{command}")
+        for action in module._parser()._actions:
+            names += action.option_strings
+            if action.choices:
+                words = shlex.quote(" ".join(action.choices))
+                choices += [
+                    f"        *\\ {command}\\ {name}) words={words} ;;"
+                    for name in action.option_strings
+                ]
+        every = shlex.quote(" ".join(names))
+        options.append(f"            {command}) words={every} ;;")
+    return _SCRIPT.format(
+        commands=shlex.quote(" ".join(COMMANDS)),
+        choices="\n".join(choices),
+        options="\n".join(options),
+    )

@@ -6,32 +6,31 @@ import shutil
 import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 WIDE = 80  # columns of a terminal, for all that there is to show
 OFTEN, EVERY = 0.1, 5.0  # seconds between two lines: where somebody looks, and else
 WIPE = "\r\x1b[K"
 
 
-class Tick(Protocol):
-    """One frame more; ``lane`` is how it went."""
-
-    def __call__(self, lane: str = "") -> None: ...
-
-
 @contextmanager
-def frames_bar(title: str, frames: int, frame_bytes: int) -> Iterator[Tick]:
-    """Shows frames, frames a second and, where there is room, bytes and the lane."""
+def frames_bar(
+    title: str, frames: int, frame_bytes: int
+) -> Iterator[Callable[[str], None]]:
+    """Shows frames, frames a second and, where there is room, bytes and the lane.
+
+    Call what it yields for each frame, with the lane that it took.
+    """
     looks = sys.stdout.isatty()
     if not looks:
         print(title, flush=True)
     drawn, begun = 0, time.monotonic()
     said = begun
 
-    def tick(lane: str = "") -> None:
+    def tick(lane: str) -> None:
         nonlocal drawn, said
         drawn += 1
         now = time.monotonic()

@@ -16,7 +16,7 @@ settings   what its owner may say of it
 h264       one FFmpeg for all viewers     jpeg       one picture for all viewers
 pixels     what can be shown, messages    download   a film's file
 exchange   the seam: requests, viewers    request    a request, a refusal
-http       requests on our connections    websocket  viewers on them
+websocket  a viewer on our connection     http       requests and answers there
 """
 
 from typing import TYPE_CHECKING, Any

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from aiozerocopy._net.admission import Guest
-    from aiozerocopy.streams import SendStream
+    from aiozerocopy._net.tls import TLSStream
+    from aiozerocopy.streams import SendStream, Stream
     from aiozerocopy.web.request import Headers, Request
 
+    HttpStream: TypeAlias = Stream | TLSStream
     Sink: TypeAlias = SendStream | MessageStream
     # What a message becomes on its way; all viewers of one kind have the same.
     Wrap: TypeAlias = Callable[[Sequence[Buffer]], Sequence[Buffer]]
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 GOING_AWAY, POLICY_VIOLATION, TOO_BIG, CANNOT = 1001, 1008, 1009, 4406
 UPGRADE = {"Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
 CLOSE_SECONDS = 1.0  # that a goodbye may take
+READ_SIZE = 4 << 10  # bytes
 
 # A viewer has only to watch, so it may say next to nothing.
 MAX_MESSAGE = 4 << 10  # bytes

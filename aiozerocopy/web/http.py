@@ -1,7 +1,7 @@
-"""One client's HTTP: requests read under limits, answers with every header they need.
+"""One client's connection to our server: requests under limits, and their answers.
 
 h11 reads a request's line and headers, once they are complete and known to be small.
-Bodies are not read, and a refused client is told why.  Answers are written here: h11
+Bodies are not read, and a refused client is told why.  Answers are written here, as h11
 keeps no HTTP/1.0 connection open.
 
 No client holds up the others: the event loop has a turn after each request, and after
@@ -14,7 +14,7 @@ import contextlib
 import math
 import re
 from http import HTTPStatus
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import anyio
@@ -23,7 +23,13 @@ import h11
 
 from aiozerocopy._net.admission import ADMISSION_SECONDS
 from aiozerocopy._net.tls import TLSStream
-from aiozerocopy.web.exchange import PEER_LEFT
+from aiozerocopy.web.exchange import (
+    CLOSE_SECONDS,
+    MAX_WORDS,
+    PEER_LEFT,
+    READ_SIZE,
+    as_it_is,
+)
 from aiozerocopy.web.request import (
     COMMON_HEADERS,
     SEND_SECONDS,
@@ -33,27 +39,28 @@ from aiozerocopy.web.request import (
     joined,
     refuse_body,
 )
+from aiozerocopy.web.websocket import WebSocket, accepting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from typing_extensions import Buffer
 
     from aiozerocopy._net.admission import Guest
-    from aiozerocopy.streams import Stream
+    from aiozerocopy.web.exchange import HttpStream, Viewer
     from aiozerocopy.web.request import Headers
-
-    HttpStream: TypeAlias = Stream | TLSStream
 
 MAX_HEADER = 16 << 10  # bytes of a request's line and headers
 MAX_LINES = 100  # of these; each takes its time
-READ_SIZE = 4 << 10
 HEADER_SECONDS = 5.0  # from a request's first byte to the end of its headers
 IDLE_SECONDS = 30.0  # without a request
 GOODBYE_SECONDS = 1.0  # that a refused client has to read why
 GOODBYE_BYTES = 256 << 10  # that it may still send meanwhile
 
+_LAST_CHUNK = b"0\r\n\r\n"
 _END = re.compile(rb"\n\r?\n")  # of a request's line and headers
 
-# Belongs into no header.  (h11 would say so itself, but takes 0.8 s to find one behind
+# Not allowed in headers.  (h11 would say so itself, but takes 0.8 s to find one behind
 # 16 KiB of blanks.)
 _CONTROL = re.compile(rb"[^\t\r\n -~\x80-\xff]|\r[^\n]")
 
@@ -91,13 +98,13 @@ def parse_request(event: h11.Request, peer: str, *, is_secure: bool) -> Request:
 
 
 class HttpConnection:
-    """The server's side of one connection; ``on_answer`` hears of every status."""
+    """An `Exchange` for each request; ``on_answer`` hears of every status.
+
+    What viewers are sent goes out without a copy.
+    """
 
     def __init__(
-        self,
-        stream: HttpStream,
-        on_answer: Callable[[int], object],
-        guest: Guest,
+        self, stream: HttpStream, on_answer: Callable[[int], object], guest: Guest
     ) -> None:
         self.stream = stream
         self.guest = guest
@@ -212,26 +219,19 @@ class HttpConnection:
         """
         await self._send(status, {**headers, "Content-Length": str(length)})
 
-    async def begin_endless(self, headers: Headers) -> bool:
-        """Begin an answer that has no end, of which the caller sends the rest itself.
-
-        True if that must go in chunks.
-        """
+    async def start(self, headers: Headers) -> Viewer:
         self._is_last = True
         is_chunked = self._version != "1.0"
         if is_chunked:
             headers = {**headers, "Transfer-Encoding": "chunked"}
         await self._send(200, headers)
-        return is_chunked
+        return _Endless(self.stream, is_chunked=is_chunked)
 
-    async def switch(self, headers: Headers) -> bytes:
-        """Change to another protocol, which has the stream from here on.
-
-        What came after the request is returned.
-        """
+    async def accept(self, request: Request) -> WebSocket:
+        headers = {**accepting(request), "Connection": "Upgrade"}
         self._is_last = True
-        await self._send(101, {**headers, "Connection": "Upgrade"})
-        return bytes(self._unread)
+        await self._send(101, headers)
+        return WebSocket(self.stream, bytes(self._unread))
 
     async def _send(self, status: int, headers: Headers, body: bytes = b"") -> None:
         self._is_answered = True
@@ -258,6 +258,30 @@ class HttpConnection:
             with contextlib.suppress(*PEER_LEFT):
                 for _ in range(GOODBYE_BYTES // READ_SIZE):
                     await self.stream.receive(READ_SIZE)
+
+
+class _Endless:
+    """An answer that has no end, and its viewer."""
+
+    def __init__(self, stream: HttpStream, *, is_chunked: bool) -> None:
+        self.stream = stream
+        self.wrap = in_a_chunk if is_chunked else as_it_is
+
+    async def wait_left(self) -> None:
+        """Forget what comes, until the viewer closes its half or has said too much."""
+        for _ in range(MAX_WORDS):
+            await self.stream.receive(READ_SIZE)
+
+    async def close(self, code: int, reason: str) -> None:
+        if self.wrap is in_a_chunk:
+            with anyio.move_on_after(CLOSE_SECONDS):
+                await self.stream.send(_LAST_CHUNK)
+
+
+def in_a_chunk(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+    """As a chunk of an HTTP/1.1 answer."""
+    length = sum(memoryview(buffer).nbytes for buffer in buffers)
+    return (b"%x\r\n" % length, *buffers, b"\r\n")
 
 
 def _until(latest: float, seconds: float) -> anyio.CancelScope:

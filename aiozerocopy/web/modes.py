@@ -1,7 +1,7 @@
 """The ways to watch: which are offered, who uses them, and what those got.
 
-A viewer that stops reading is disconnected after a while.  Until then the hub or the
-H.264 encoder keeps a bounded number of frames for it.
+A viewer that stops reading is disconnected after a while.  Until then a bounded number
+of frames is kept for it, by the hub or by the H.264 encoder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 PATHS = {"h264": "/h264", "mjpeg": "/stream.mjpg", "raw": "/raw"}
 
-SPARE = 64  # connections beside those of the viewers, and as many more
+SPARE = 64  # connections of our server beyond twice its limit of viewers
 
 _FEED_ENDED, _VIEWER_LEFT = 0, 2  # what `Modes._show` returns
 
@@ -57,7 +57,7 @@ class Modes:
         check(max_per_address=share)
         self._hub = hub
         self._patience = patience
-        # Of our server's connections.  Others' servers show who is to be seated.
+        # Our server enters each connection here, other servers only each viewer.
         self.crowd: Crowd = Crowd(limit, share, 2 * limit + SPARE)
         self._feeds: WeakKeyDictionary[HubFeed | PacketFeed, str] = WeakKeyDictionary()
         self._closing = anyio.Event()
@@ -97,7 +97,7 @@ class Modes:
     async def _admit(self, show: Route, exchange: Exchange, request: Request) -> None:
         if self._hub._closed:
             raise Refused(503, "the stream has ended")
-        # (others' servers have no guests: one is seated for as long as the call lasts)
+        # (of another server each viewer is a guest of its own, as long as this lasts)
         with seated(self.crowd, exchange.guest or self.crowd.enter(request.peer)):
             await show(exchange, request)
 

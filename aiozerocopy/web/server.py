@@ -15,14 +15,13 @@ from aiozerocopy._net.connecting import DEAD_AFTER, bracketed
 from aiozerocopy._net.listening import listen_tcp
 from aiozerocopy._net.serving import BACKLOG, GRACE, Server
 from aiozerocopy.web.download import PATH, Download
-from aiozerocopy.web.exchange import CLOSE_SECONDS, MAX_WORDS, PEER_LEFT, as_it_is
+from aiozerocopy.web.exchange import PEER_LEFT
 from aiozerocopy.web.guard import Guard
-from aiozerocopy.web.http import READ_SIZE, HttpConnection
+from aiozerocopy.web.http import HttpConnection
 from aiozerocopy.web.modes import Modes, seated
 from aiozerocopy.web.request import Refused
 from aiozerocopy.web.settings import MODES, PATIENCE, VIEWERS, check
 from aiozerocopy.web.site import Site
-from aiozerocopy.web.websocket import WebSocket
 
 if TYPE_CHECKING:
     import contextlib
@@ -30,16 +29,12 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Sequence
 
-    from typing_extensions import Buffer
-
     from aiozerocopy._net.admission import Guest
     from aiozerocopy.broadcast import Broadcast
-    from aiozerocopy.web.exchange import Viewer
-    from aiozerocopy.web.http import HttpStream
-    from aiozerocopy.web.request import Headers, Request
+    from aiozerocopy.web.exchange import HttpStream
+    from aiozerocopy.web.request import Request
 
 UNSENT = 256 << 10  # bytes the kernel takes ahead for a viewer: more would be latency
-_LAST_CHUNK = b"0\r\n\r\n"
 
 
 def serve(
@@ -179,14 +174,16 @@ class WebServer(Service):
     # -- one connection -----------------------------------------------------------
 
     async def _serve_client(self, stream: HttpStream, guest: Guest) -> None:
-        http = _Exchange(stream, self._site.count, guest)
+        http = HttpConnection(stream, self._site.count, guest)
         try:
-            _set_options(stream)
+            if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+                low = socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT
+                stream._raw_socket.setsockopt(*low)
             await self._answer_all(http)
         except PEER_LEFT:
             stream.abort()
 
-    async def _answer_all(self, http: _Exchange) -> None:
+    async def _answer_all(self, http: HttpConnection) -> None:
         try:
             while (request := await self._next_request(http)) is not None:
                 await self._answer(http, request)
@@ -205,7 +202,7 @@ class WebServer(Service):
                 self._idle.discard(scope)
         return None
 
-    async def _answer(self, http: _Exchange, request: Request) -> None:
+    async def _answer(self, http: HttpConnection, request: Request) -> None:
         """Raises: Refused."""
         if self._download is not None and request.path == PATH:
             self._site.check(request)
@@ -213,46 +210,3 @@ class WebServer(Service):
                 await self._download.send(http, request)
         else:
             await self._site.answer(http, request)
-
-
-def _set_options(stream: HttpStream) -> None:
-    """Let the kernel buffer little for a viewer."""
-    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
-        stream._raw_socket.setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT
-        )
-
-
-class _Exchange(HttpConnection):
-    """The requests of a connection of ours: what is sent goes out without a copy."""
-
-    async def start(self, headers: Headers) -> Viewer:
-        is_chunked = await self.begin_endless(headers)
-        return _Answer(self.stream, is_chunked=is_chunked)
-
-    async def accept(self, request: Request) -> Viewer:
-        return await WebSocket.accept(self, request)
-
-
-class _Answer:
-    """An answer that has no end, and its viewer."""
-
-    def __init__(self, stream: HttpStream, *, is_chunked: bool) -> None:
-        self.stream = stream
-        self.wrap = in_a_chunk if is_chunked else as_it_is
-
-    async def wait_left(self) -> None:
-        """Forget what comes, until the viewer closes its half or has said too much."""
-        for _ in range(MAX_WORDS):
-            await self.stream.receive(READ_SIZE)
-
-    async def close(self, code: int, reason: str) -> None:
-        if self.wrap is in_a_chunk:
-            with anyio.move_on_after(CLOSE_SECONDS):
-                await self.stream.send(_LAST_CHUNK)
-
-
-def in_a_chunk(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-    """As a chunk of an HTTP/1.1 answer."""
-    length = sum(memoryview(buffer).nbytes for buffer in buffers)
-    return (b"%x\r\n" % length, *buffers, b"\r\n")

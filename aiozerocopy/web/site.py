@@ -1,11 +1,11 @@
-"""The site: what is offered to whom, behind our own server, ASGI and aiohttp alike."""
+"""The site: the answer to each path, the same under our server, ASGI and aiohttp."""
 
 from __future__ import annotations
 
 import collections
 import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from aiozerocopy.web import assets
@@ -14,7 +14,7 @@ from aiozerocopy.web.request import Refused, refuse_body
 from aiozerocopy.web.settings import check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from aiozerocopy.broadcast import Broadcast
     from aiozerocopy.web.exchange import Exchange
@@ -30,8 +30,7 @@ _BY_MODE = {
     "viewers": ("web_viewers", "gauge", "Who watches."),
     "sent": ("web_frames_sent_total", "counter", "Frames that viewers were sent."),
     "dropped": (
-        "web_frames_dropped_total",
-        "counter",
+        *("web_frames_dropped_total", "counter"),
         "Frames that were skipped for slow viewers.",
     ),
     "bytes_sent": ("web_sent_bytes_total", "counter", "Bytes of those frames."),
@@ -39,21 +38,24 @@ _BY_MODE = {
 
 
 def metric(
-    name: str, kind: str, text: str, values: Iterable[tuple[Mapping[str, str], float]]
+    name: str,
+    kind: str,
+    text: str,
+    values: float | Mapping[Any, float],
+    label: str = "",
 ) -> str:
-    """One metric, with a value for each set of labels, as Prometheus scrapes it."""
+    """One metric as Prometheus scrapes it: a value, or one for each ``label``."""
     name = f"aiozerocopy_{name}"
     lines = [f"# HELP {name} {text}\n", f"# TYPE {name} {kind}\n"]
-    for labels, value in values:
-        pairs = ",".join(f'{key}="{label}"' for key, label in labels.items())
-        lines.append(
-            f"{name}{{{pairs}}} {value!r}\n" if pairs else f"{name} {value!r}\n"
-        )
+    if isinstance(values, (int, float)):
+        lines.append(f"{name} {values!r}\n")
+    else:
+        lines += [f'{name}{{{label}="{of}"}} {values[of]!r}\n' for of in values]
     return "".join(lines)
 
 
 class Site:
-    """The page, the ways to watch, health, status and metrics, for who may see them."""
+    """The page, the ways to watch, health, status and metrics."""
 
     def __init__(self, hub: Broadcast, modes: Modes, guard: Guard, title: str) -> None:
         check(title=title)
@@ -144,21 +146,15 @@ class Site:
 
     def _metrics(self) -> Iterator[str]:
         text = "Frames that were published to the hub."
-        published: list[tuple[dict[str, str], int]] = [({}, self._hub.sequence)]
-        yield metric("frames_published_total", "counter", text, published)
+        yield metric("frames_published_total", "counter", text, self._hub.sequence)
         counts = self.modes.counts()
         for what, (name, kind, text) in _BY_MODE.items():
-            values = [({"mode": mode}, got[what]) for mode, got in counts.items()]
-            yield metric(name, kind, text, values)
+            by_mode = {mode: got[what] for mode, got in counts.items()}
+            yield metric(name, kind, text, by_mode, "mode")
         if self.connections is not None:
             text = "Connections that are open."
-            yield metric("web_connections", "gauge", text, [({}, self.connections())])
-        refused: list[tuple[dict[str, str], int]] = [({}, self._guard.refusals.count)]
+            yield metric("web_connections", "gauge", text, self.connections())
         text = "Requests without a token, or for a wrong name or origin."
-        yield metric("web_refused_total", "counter", text, refused)
-        answers = [
-            ({"code": str(code)}, n) for code, n in sorted(self._answers.items())
-        ]
-        yield metric(
-            "web_responses_total", "counter", "Answers by their status.", answers
-        )
+        yield metric("web_refused_total", "counter", text, self._guard.refusals.count)
+        text, by_code = "Answers by their status.", dict(sorted(self._answers.items()))
+        yield metric("web_responses_total", "counter", text, by_code, "code")

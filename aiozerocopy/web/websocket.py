@@ -22,11 +22,11 @@ from wsproto.utilities import LocalProtocolError, generate_accept_token
 from aiozerocopy.web.exchange import (
     CLOSE_SECONDS,
     MAX_MESSAGE,
+    READ_SIZE,
     UPGRADE,
     Talk,
     first_to_end,
 )
-from aiozerocopy.web.http import READ_SIZE, HttpConnection
 from aiozerocopy.web.request import Refused
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from wsproto.events import Event
     from wsproto.frame_protocol import FrameDecoder, FrameProtocol, Opcode
 
-    from aiozerocopy.web.http import HttpStream
+    from aiozerocopy.web.exchange import HttpStream
     from aiozerocopy.web.request import Request
 
 PING_SECONDS = 20.0
@@ -87,27 +87,14 @@ class WebSocket:
 
     wrap: staticmethod[[Sequence[Buffer]], Sequence[Buffer]] = staticmethod(in_a_frame)
 
-    def __init__(self, http: HttpConnection) -> None:
-        self.stream: HttpStream = http.stream
+    def __init__(self, stream: HttpStream, early: bytes) -> None:
+        """``early`` is what came after the handshake."""
+        self.stream: HttpStream = stream
         self._ws = Connection(ConnectionType.SERVER, [_Limit()])
         self._message_bytes = 0
         self._talk = Talk()
         self._is_alive = True  # something came since the last ping
-
-    @classmethod
-    async def accept(cls, http: HttpConnection, request: Request) -> WebSocket:
-        """Complete the handshake.
-
-        Raises:
-            Refused: what was asked for is no WebSocket.
-        """
-        token = generate_accept_token(_key_of(request))
-        self = cls(http)
-        early = await http.switch(
-            {"Upgrade": "websocket", "Sec-WebSocket-Accept": token.decode()}
-        )
         self._ws.receive_data(early)
-        return self
 
     async def wait_left(self) -> None:
         """Return when the viewer has left, must, or does not answer a ping."""
@@ -169,11 +156,10 @@ class WebSocket:
             await self.stream.send(data)
 
 
-def _key_of(request: Request) -> bytes:
-    """The key of a WebSocket's handshake.
+def accepting(request: Request) -> dict[str, str]:
+    """The headers that complete the handshake.
 
-    Raises:
-        Refused: that is none.
+    Raises: Refused, if that is no handshake.
     """
     headers = request.headers
     if not (
@@ -191,4 +177,5 @@ def _key_of(request: Request) -> bytes:
         length = 0
     if length != 16:
         raise Refused(400, "Sec-WebSocket-Key must be 16 bytes in base64")
-    return key
+    token = generate_accept_token(key).decode()
+    return {"Upgrade": "websocket", "Sec-WebSocket-Accept": token}

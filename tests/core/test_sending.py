@@ -218,7 +218,7 @@ async def test_pong_does_not_overtake_a_put(monkeypatch: pytest.MonkeyPatch) -> 
         connection = http.HttpConnection(stream, lambda status: None, Guest(""))
         request = await connection.next_request()
         assert request is not None
-        socket_ = await websocket.WebSocket.accept(connection, request)
+        socket_ = await connection.accept(request)
         async with stuck(stream, bytes(BIG)) as tasks:
             tasks.start_soon(stream.put, BEFORE)
             await submitted(stream, 2)

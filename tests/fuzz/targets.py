@@ -27,7 +27,6 @@ from aiozerocopy.dask import messages as dask_messages
 from aiozerocopy.framing import FrameReceiver
 from aiozerocopy.web.http import HttpConnection
 from aiozerocopy.web.request import Refused, Request
-from aiozerocopy.web.websocket import WebSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -166,7 +165,7 @@ async def _listen(data: bytes) -> None:
     http = HttpConnection(cast("Any", peer), lambda status: None, Guest(""))
     request = await http.next_request()
     assert request is not None
-    talk = await WebSocket.accept(http, request)
+    talk = await http.accept(request)
     await talk.listen()
     assert len(peer.sent) < 10_000 + 2 * len(data)
     await talk.close(1001, "the end")

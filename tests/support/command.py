@@ -7,12 +7,13 @@ import subprocess
 import sys
 from typing import Any
 
-PROGRAM = [sys.executable, "-W", "error", "-m", "aiozerocopy"]
+PROGRAM = [sys.executable, "-m", "aiozerocopy"]
 
 
 def environment() -> dict[str, str]:
-    """Return ours, as it is now, and where the package is."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    """Return ours, as it is now, in which warnings are errors."""
+    path = os.pathsep.join(filter(None, sys.path))
+    return os.environ | {"PYTHONPATH": path, "PYTHONWARNINGS": "error"}
 
 
 def start(*words: object, **options: Any) -> subprocess.Popen[str]:

@@ -205,30 +205,6 @@ async def test_what_servers_raise_ends_the_viewer(
 
 
 @pytest.mark.every_loop
-@pytest.mark.parametrize("path", ["/raw", "/h264", "/stream.mjpg"])
-@pytest.mark.parametrize("leaves", [True, False])
-async def test_a_viewer_who_leaves_or_is_cancelled_is_forgotten(
-    hub: Broadcast, path: str, leaves: bool
-) -> None:
-    app = web.app(hub)
-    kind = kind_of(app, path)
-    async with calling(app, kind, path) as call:
-        await hub.publish(picture())
-        await call.shows(1)
-        if leaves:
-            call.tell("http.disconnect" if kind is HTTP else "websocket.disconnect")
-            await until(lambda: call.done)
-            last = "http.response.body" if kind is HTTP else "websocket.send"
-            assert (app.viewers, call.kinds[-1]) == (0, last)
-        else:
-            call.stop_reading()
-            await hub.publish(picture(1))
-            await others_wait()
-    assert (call.done, app.viewers) == (True, 0)
-    await until(lambda: hub.clients == ())
-
-
-@pytest.mark.every_loop
 @pytest.mark.parametrize("path", ["/raw", "/h264"])
 async def test_the_end_of_the_hub_is_told(path: str) -> None:
     hub = Broadcast()
