@@ -59,15 +59,13 @@ def run(
     )
 
 
-@pytest.mark.parametrize("passes", [True, False])
-def test_teardown_that_hangs_ends_one_test(tmp_path: Path, passes: bool) -> None:
-    done = run(tmp_path, "-n1", hangs=True, passes=passes)
+def test_teardown_that_hangs_ends_one_test(tmp_path: Path) -> None:
+    done = run(tmp_path, "-n1", hangs=True, passes=True)
     assert "Timeout (" in done.stderr
     assert "in afterwards" in done.stderr
     assert "crashed while running 'test_it.py::test_it'" in done.stdout
     # What had passed before the teardown counts, and so does what comes after it.
-    verdict = "1 failed, 2 passed in" if passes else "2 failed, 1 passed in"
-    assert verdict in done.stdout
+    assert "1 failed, 2 passed in" in done.stdout
 
 
 def test_failed_test_leaves_no_thread_behind(tmp_path: Path) -> None:

@@ -21,6 +21,14 @@ every_loop = pytest.mark.parametrize(
     "loop", ["asyncio", pytest.param("uvloop", marks=pytest.mark.slow)]
 )
 
+
+def on_loops(children: dict[str, str], hardest: str) -> pytest.MarkDecorator:
+    """Each child on asyncio's loop, and the one that does most on uvloop too."""
+    cases = [(child, "asyncio") for child in children]
+    hard = pytest.param(hardest, "uvloop", marks=pytest.mark.slow)
+    return pytest.mark.parametrize(("child", "loop"), [*cases, hard])
+
+
 # What a child does, in the middle of the parent's work, before os._exit.
 CHILDREN = {
     "tries everything": "world.disturb",
@@ -36,8 +44,7 @@ def run(code: str, loop: str, folder: Path) -> None:
     scripts.run(prelude + code, loop, str(folder))
 
 
-@every_loop
-@pytest.mark.parametrize("child", CHILDREN)
+@on_loops(CHILDREN, "tries everything and lives")
 def test_child_of_a_running_loop(child: str, loop: str, tmp_path: Path) -> None:
     run(
         f"""
@@ -66,8 +73,7 @@ ENDING = {
 }
 
 
-@every_loop
-@pytest.mark.parametrize("child", ENDING)
+@on_loops(ENDING, "after it has tried everything")
 def test_child_that_ends_in_the_usual_way(
     child: str, loop: str, tmp_path: Path
 ) -> None:
