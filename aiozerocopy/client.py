@@ -119,8 +119,8 @@ def connect_frames(
     server must be ``hostname`` (the host).  ``timeout`` is for one attempt to connect,
     ``dead_after`` is as for `connect_tcp`.
 
-    If no frame comes at first, a second connection asks the server what it is; what
-    would never heal is raised then, as a wrong token is.
+    If no first frame comes, a second connection finds out what kind of server it is.
+    What no further attempt can mend, such as a wrong token, is raised.
 
     Raises:
         ValueError, TypeError: not an address, a token, or a time.
@@ -342,9 +342,9 @@ class FrameClient(Ready, AsyncResource):
         )
 
     async def _look_for_obstacle(self, refusal: str = "") -> None:
-        """Ask the server once, before its first frame, what it is.
+        """Find out once, before the first frame, what kind of server it is.
 
-        ``refusal`` is what it has said to our token.
+        ``refusal`` is the text of its answer to our token.
 
         Raises:
             TokenRefused, WrongMagic: there is an obstacle, and it will stay.
@@ -442,7 +442,7 @@ class FrameClient(Ready, AsyncResource):
 
 
 def _came_after_connecting(error: Exception) -> bool:
-    """Has somebody answered, who then failed to be our server?"""
+    """Did a server accept the connection, and then fail to serve us?"""
     kinds = TokenRefused, ssl.SSLError, anyio.EndOfStream, anyio.BrokenResourceError
     return isinstance(error, kinds)
 

@@ -81,12 +81,12 @@ def check_folder(path: Path) -> None:
 def publish_stats(name: str | None = None) -> Publication:
     """Let this user's `aiozerocopy top` see the streams of this program.
 
-    ``name`` is what it calls the program; otherwise that is the file that was started.
-    It can be called before or after any stream is opened, with or without an event
-    loop, and once in a process: `Publication.close` ends it, or the program's end.
+    ``name`` is what it calls the program, by default after the file that was started.
+    It can be called at any time, with or without an event loop, and once in a process;
+    it ends with `Publication.close` or with the program.
 
-    A thread answers who asks, with counters and never with data.  It does not slow down
-    any stream; only the GIL is shared with it, for some microseconds a stream.
+    A thread answers with counters, never with data.  It slows down no stream; it only
+    takes the GIL, for some microseconds a stream.
 
     Raises:
         RuntimeError: this process does so already.

@@ -53,25 +53,23 @@ def connect_tcp(
 ) -> Opening[Stream]:
     """Connect to a TCP server; to be awaited, or used with ``async with``.
 
-    Of a name's addresses the first to answer wins; each is given a quarter of a second,
-    or until it fails, before the next is tried as well.  ``concurrent`` is as for
+    The first of a name's addresses to answer wins; the next is tried as well after a
+    quarter of a second, or at once if one fails.  ``concurrent`` is as for
     `open_writer`.  If it is cancelled, no socket is left open.
 
-    A peer that cannot be reached any more, since a link is cut or its machine is off,
-    breaks the stream after about ``dead_after`` seconds (ETIMEDOUT); None leaves that
-    to the kernel's settings.  A peer that only does not read is no such peer.  What was
-    sent and not yet acknowledged needs Linux 6.15 for that, and 15 seconds or more;
-    older kernels give it up after 15 minutes.
+    A peer that cannot be reached any more (a cut link, a machine that is off) breaks
+    the stream after about ``dead_after`` seconds (ETIMEDOUT); None leaves that to the
+    kernel's settings.  A peer that is reached, and does not read, is waited for.  While
+    bytes wait for their acknowledgement this takes Linux 6.15, and 15 seconds or more;
+    older kernels give up after 15 minutes.
 
     Raises:
-        ValueError: ``timeout`` or ``dead_after`` is not above 0.
         OSError: nobody answered, the name is unknown, or ``timeout`` (TimeoutError);
             host and port are in the text, and the addresses if many were tried.  If
             nobody answered, its cause is the error of the one address, or an
             ExceptionGroup of all.
-        ValueError: no such port.
+        ValueError: no such port, or ``timeout`` or ``dead_after`` is not above 0.
     """
-
     check_port(port)
     check_seconds(timeout=timeout, dead_after=dead_after)
 
@@ -92,13 +90,13 @@ def connect_tcp(
 
 
 def check_port(port: int) -> None:
-    """Refuse a number that no port has; the system's own text names a C function."""
+    """Raises: ValueError: no port has this number."""
     if isinstance(port, int) and not 0 <= port <= LAST_PORT:
         raise ValueError(f"port must be from 0 to {LAST_PORT}, not {port}")
 
 
 def bracketed(host: str | None) -> str:
-    """A host as it stands before a colon and a port."""
+    """The host as it is written before a port: IPv6 in brackets."""
     return f"[{host}]" if host and ":" in host else str(host)
 
 
@@ -125,7 +123,7 @@ def connect_unix(
 
 
 def check_seconds(**limits: float | None) -> None:
-    """Raises: ValueError, TypeError: one of them is no time that can be waited for."""
+    """Raises: ValueError, TypeError: one of them is not a time above 0, or None."""
     for name, seconds in limits.items():
         if seconds is None:
             continue
@@ -136,7 +134,7 @@ def check_seconds(**limits: float | None) -> None:
 
 
 def check_counts(least: int, **counts: int | None) -> None:
-    """Raises: ValueError, TypeError: one of them is no number from ``least`` on."""
+    """Raises: ValueError, TypeError: one is not a number from ``least`` on, or None."""
     for name, count in counts.items():
         if count is None:
             continue
@@ -149,10 +147,10 @@ def check_counts(least: int, **counts: int | None) -> None:
 def limit_silence(sock: socket.socket, seconds: float | None) -> None:
     """Give up a TCP peer that has not answered for about that long; None: as it is.
 
-    What is accepted inherits it from the listening socket.  Keepalive asks while
-    nothing is under way.  What is under way is sent again, each time after twice the
-    pause, until Linux gives up: so the pause is limited.  TCP_USER_TIMEOUT is no
-    alternative: it also cuts off a peer that answers, but does not read for so long.
+    Accepted sockets inherit it from the listening one.  Keepalive asks while nothing
+    is under way.  What is under way Linux sends again after ever longer pauses, so
+    these are limited.  (TCP_USER_TIMEOUT would also cut off a peer that answers, and
+    only does not read.)
     """
     if seconds is None:
         return
@@ -175,9 +173,7 @@ def limit_silence(sock: socket.socket, seconds: float | None) -> None:
 async def connected_unix(
     path: str | bytes | os.PathLike[str], *, with_name: bool = False
 ) -> socket.socket:
-    """A socket, not blocking, that is connected to a Unix server.
-
-    On Linux it can have a name, which no other socket has.
+    """A socket that is connected to a Unix server; on Linux it may get a unique name.
 
     Raises: as `connect_unix`.
     """
@@ -198,8 +194,8 @@ async def connected_unix(
 async def connect_once_possible(
     sock: socket.socket, path: str | bytes, *, is_patient: bool = False
 ) -> None:
-    """Connect as soon as the server's backlog has room, and somebody listens if we are
-    patient.  No fd tells when it is worth another try."""
+    """Connect as soon as the server's backlog has room; if patient, also as soon as
+    somebody listens.  Nothing tells when, so it tries again and again."""
     sock.setblocking(False)
     while True:
         try:
@@ -276,11 +272,10 @@ async def connect_first(
     local: SocketAddress | None,
     delay: float | None,
 ) -> socket.socket:
-    """A socket, not blocking, that is connected to the first candidate to answer.
+    """A socket that is connected to the first candidate to answer.
 
     The next one is tried as well after ``delay`` seconds (None: never), and at once
-    when one fails.  The sockets of the others are closed, and all of them when this is
-    cancelled.
+    when one fails.  All other sockets are closed.
 
     Raises:
         OSError: nobody answered.  Its errno is that of the first to fail, its text has
@@ -320,7 +315,7 @@ async def connect_first(
 
 
 def _nobody_answered(failures: Sequence[tuple[Candidate, OSError]]) -> OSError:
-    """The first words are anyio's, which programs look for."""
+    """One error of all; it begins with anyio's words, which programs look for."""
     errors = [error for _, error in failures]
     text = str(errors[0].strerror)
     cause: Exception = errors[0]

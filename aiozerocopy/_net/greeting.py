@@ -1,8 +1,8 @@
 """What kind of server answers at an address, found by a greeting.
 
-A server that waits for something else than we say is silent, and so is one whose first
-frame is still to come.  So a second connection says what a TLS client says first, to
-which each of our servers answers with what it is.
+A server of another kind may be silent, and so may one whose first frame is still to
+come.  So a second connection says what a TLS client says first, and the answer tells
+each kind of server.
 """
 
 from __future__ import annotations

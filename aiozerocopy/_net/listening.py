@@ -34,7 +34,7 @@ class Listener:
     address: Any
     file: str | bytes | None = None  # a Unix socket's, absolute
     inode: tuple[int, int] | None = None
-    # That of the process whose file it is.
+    # Of the process that owns the file.
     generation: int = field(default_factory=lambda: fork_and_exit.generation)
 
     def __str__(self) -> str:

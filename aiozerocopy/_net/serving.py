@@ -96,13 +96,12 @@ def serve_tcp(
     free one, the same for all of them.  With ``reuse_port`` several processes may serve
     one port.  See `Server`.
 
-    With an ``ssl_context`` the handler gets a ``TLSStream``.  With a ``token`` clients
-    must show it first, or one of them if there are several: see
-    `client.present_token`.  They have five seconds for both, and are the first to go
-    where more come than there is room for.  A client that comes when
+    With an ``ssl_context`` the handler gets a ``TLSStream``.  With a ``token``, or
+    several, clients must show one first: see `client.present_token`.  They have five
+    seconds for both, and make room if others come meanwhile.  A client that comes when
     ``max_connections`` are served is sent away, and so is one whose address has
-    ``max_per_address`` already, half of them if nothing is said; this machine's own
-    address has as many as it likes.  One for which nothing went in or out for
+    ``max_per_address`` already (by default half of them; this machine's own addresses
+    have no such limit).  A client on whose connection no byte has moved for
     ``idle_timeout`` seconds is cancelled.  ``dead_after`` is as for `connect_tcp`,
     ``concurrent`` as for `open_writer`.
 
@@ -137,9 +136,8 @@ def serve_unix(
 
     ``mode`` is the socket file's mode.  A file that a dead server left is replaced; the
     file is removed at the end, if it is still ours.  A path that begins with a zero
-    byte is a name in Linux's abstract name space.  ``peer`` is what is known of all
-    clients, as for `open_writer`.  See `Server`, and `serve_tcp` for what else there
-    is.
+    byte is a name in Linux's abstract name space.  ``peer`` is as for `open_writer`.
+    See `Server`, and `serve_tcp` for the rest.
 
     Raises (when it is entered):
         OSError: it cannot listen there, or somebody else does; the path is in the text.
@@ -180,11 +178,8 @@ class Server(Service):
 
     ``async with`` serves inside of the block.  At its end the server stops accepting,
     and the handlers have `GRACE` seconds to finish (see `aclose`); when the block
-    fails, none.
-
-    `serve_forever` serves until cancelled, in such a block or without one.  (A server
-    cannot be awaited: the clients' tasks need a block that they end with.)  Either way
-    "aiozerocopy" logs where it listens, at info level.
+    fails, none.  `serve_forever` serves until cancelled, in such a block or without
+    one.  Either way "aiozerocopy" logs where it listens, at info level.
 
     A client's stream is closed when its handler returns.  If the handler raises, the
     stream is aborted, the error is logged to "aiozerocopy" (for a client that merely
@@ -313,7 +308,7 @@ class Server(Service):
                 clients.start_soon(self._serve_client, connection)
 
     def _let_in(self, address: str) -> Guest | None:
-        """None if there is no room for it, even if somebody made room."""
+        """The new client as a guest; None if there is no room for it."""
         if self._crowd.is_full:
             other = self._crowd.make_room()
             if other is None:
@@ -391,9 +386,9 @@ class Server(Service):
 
 
 def _expect_coroutine_function(handler: object) -> None:
-    """A plain function would fail only when the first client comes.
+    """Refuse a plain function, which would fail only when the first client comes.
 
-    A lambda may return what another function's call does.
+    (A lambda may return another function's coroutine.)
     """
     while isinstance(handler, partial):
         handler = handler.func

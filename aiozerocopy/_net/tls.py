@@ -12,10 +12,10 @@ the rest is encrypted at once and left to C, up to the ``rescue_limit`` of the s
 below: the message completes, and the buffers are the caller's.  Where that cannot be
 (it is more, the peer negotiates, or a signal's exception has hit between two steps) the
 message is cut off: later sends raise StreamBroken, and the end comes without
-close_notify, which tells the peer that it has not everything.
+close_notify, which tells the peer that something is missing.
 
-A peer that ends the connection without close_notify has broken it.  Anybody on the way
-can end it so, and the first part must not pass for the whole.
+An end without close_notify is a break: anybody on the way can make it, and a first part
+must not pass for the whole.
 """
 
 from __future__ import annotations
@@ -62,12 +62,11 @@ T = TypeVar("T")
 
 
 class TLSStream(MessageStream, ByteStream):
-    """TLS over a stream of ours, which is this one's from here on; see `secure`.
+    """TLS over a stream of ours, which it owns from here on; see `secure`.
 
-    Both directions are as of `Stream`, but that every byte is copied by the encryption:
-    any number of tasks may send, each message goes out whole, a cancelled send is sent
-    as a whole or not at all, and one task at a time may receive.  ``patience`` is how
-    many seconds `aclose` waits for the peer's close_notify.
+    It sends and receives as `Stream` does: any number of tasks may send, a cancelled
+    message goes out whole or not at all, and one task at a time may receive.
+    ``patience`` is how many seconds `aclose` waits for the peer's close_notify.
     """
 
     def __init__(self, stream: Stream, session: Session, patience: float) -> None:
@@ -170,7 +169,7 @@ class TLSStream(MessageStream, ByteStream):
             self._submit(self.session.take())
 
     def _submit(self, sealed: bytes) -> Ticket | None:
-        """Leave it to C, whatever becomes of who awaits the ticket."""
+        """Queue it in C, where no cancel of the task that waits can take it back."""
         return self._stream._put_now(self._stream._enter(), sealed)
 
     async def _hand_on(self) -> None:
@@ -258,7 +257,7 @@ class TLSStream(MessageStream, ByteStream):
     async def _hear(self) -> None:
         """Take in what the peer has sent, unless another task does meanwhile."""
         if self.session.has_sealed() or self._answered is not None:
-            await self._hand_on()  # who takes no answers is not heard any more
+            await self._hand_on()  # (before it takes our answer, we hear no more)
         self._received.happen()
         if self._is_hearing:
             await self._received.next()
@@ -275,10 +274,7 @@ class TLSStream(MessageStream, ByteStream):
             self._received.happen()
 
     def _answer(self) -> None:
-        """Let the peer have what it asks for; no one waits for that.
-
-        What cannot be sent, the next send will tell.
-        """
+        """Answer the peer, without waiting; an error is left to the next send."""
         if self.session.has_sealed():
             with contextlib.suppress(StreamBroken, StreamClosed):
                 self._answered = self._submit(self.session.take())
@@ -292,7 +288,7 @@ class TLSStream(MessageStream, ByteStream):
                 self._unread += room[:n]
 
     def _has_unread(self) -> bool:
-        """As of `Stream`; what is no more than a close_notify does not count."""
+        """As `Stream` has it; a mere close_notify does not count."""
         below = self.session.has_arrived(GOODBYE) or self._stream._has_unread()
         return bool(self._unread) or below
 

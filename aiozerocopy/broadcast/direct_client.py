@@ -171,8 +171,8 @@ def send(clients: Iterable[DirectClient], message: Message) -> None:
 def stop_borrowing(clients: Iterable[DirectClient], newest: Message) -> None:
     """Let go of the memory of the frames that these have in flight.
 
-    All who have the same frame in flight go on from one copy of it.  Where nothing of
-    it is out yet, a client with the policy "latest" gets the newest instead.
+    Clients with the same frame in flight share one copy of it.  Where nothing of it is
+    out yet, a client with the policy "latest" gets the newest instead.
     """
     groups: dict[tuple[Message, bool, bool], list[DirectClient]] = {}
     for client in clients:

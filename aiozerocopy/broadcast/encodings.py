@@ -42,7 +42,7 @@ log: logging.Logger = logging.getLogger("aiozerocopy")
 
 BURST = 64  # small frames to a client each, before other tasks may run
 _SMALL = 64 << 10  # bytes; one that is twice as long counts twice
-_CHEAP = 4  # clients who get nothing now count as one
+_CHEAP = 4  # clients that are sent nothing now count as one
 
 
 class Burst:
@@ -66,13 +66,12 @@ class Burst:
 class Audience:
     """A set of clients, in the order in which they came.
 
-    A client over a stream of ours is kept.  One that is fed by its own `wait_closed` is
-    not: it goes with the last task that could call that, so whatever has ended that
-    task, a signal's exception at the worst of moments or a loop that was closed, nobody
-    is left that frames are kept for.
+    Clients over streams of ours are kept.  One that is fed by its own `wait_closed`
+    goes with the last task that could call that, whatever has ended the task, so no
+    frames are kept for nobody.
 
-    Clients over streams of ours are sorted: a frame costs little for all who are in
-    step, and nothing has to be sorted as long as they stay so.
+    The kept ones are sorted: a frame costs little for all that are in step, and nothing
+    is sorted again as long as they stay so.
     """
 
     def __init__(self) -> None:
@@ -133,10 +132,10 @@ class Encoding:
         self._burst = burst
 
     def welcome(self, client: Client, last: Published | None, upcoming: int) -> None:
-        """Add a newcomer, who gets the last key frame.
+        """Add a newcomer, and give it the last key frame.
 
-        If others were published since, only a key frame can follow: ``upcoming`` is the
-        sequence of the next frame.
+        ``upcoming`` is the sequence of the next frame: if others were published since,
+        only a key frame can follow.
         """
         self.clients.add(client)
         if last is not None and (message := self._encoded(last)) is not None:
@@ -216,8 +215,8 @@ class Encoding:
     ) -> list[DirectClient]:
         """The clients that can be sent the message at once.
 
-        It is queued for the others, which let go of older frames; the full ones have to
-        be waited for, and are added to ``full``.
+        For others it is queued, and they let go of older frames.  Those that `publish`
+        must wait for are added to ``full``.
         """
         idle: list[DirectClient] = []
         behind: list[DirectClient] = []

@@ -103,15 +103,15 @@ class Broadcast(Block):
         ``encode`` makes of a `Published` the buffers that are sent as one message.  It
         is called once for each frame, not for each client: a plain function at once, in
         `publish`; an async one beside that, for the newest frame whenever it is done
-        with another.  What was published meanwhile is dropped for those who use it,
-        but `publish` waits for it where one of them has the policy "block".
+        with another.  Its clients do not get the frames between these, unless one of
+        them has the policy "block": then `publish` waits for the encoder.
 
         ``on_event(client, event, sequence)`` hears of frames "sent" and "dropped", and
         of "closed".
 
         The stream is borrowed until `Client.wait_closed` returns; others may send on
-        it too, between two frames.  One that is not ours is fed by `wait_closed`, and
-        is attached as long as there is somebody who could call that.
+        it too, between two frames.  A stream that is not ours is fed by `wait_closed`,
+        and stays attached while a task could call that.
 
         Raises:
             StreamClosed: the stream, or this broadcast, is closed.
@@ -190,9 +190,8 @@ class Broadcast(Block):
 
         A pool frame is leased until the last client has it: release it, and do not
         change what is in it.  Anything else is copied, once; ``bytes`` not even that.
-
-        It waits for clients with the policy "block", and for no others.
-        Cancelled while it waits, some clients may have got the frame.
+        It waits only for clients with the policy "block".  If it is cancelled then,
+        some clients may have got the frame.
 
         Raises:
             StreamClosed: the broadcast is closed.

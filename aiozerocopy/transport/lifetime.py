@@ -80,9 +80,9 @@ class Out(Named, SendStream):
 class Lifetime(asyncio.BaseTransport):
     """What all transports share."""
 
-    # Python is slow at the attributes of a class whose base has slots, as asyncio's
-    # transports have, unless all are slots.  These are those of `Reading` and `Writing`
-    # too: only one of two bases may have any.
+    # Attributes are slow in a class whose base has slots, as asyncio's transports have,
+    # unless all are slots.  Those of `Reading` and `Writing` are here too: only one of
+    # two bases may have any.
     __slots__ = (
         *("__weakref__", "_loop", "_stream", "_fd", "_readiness", "_context"),
         *("_handle", "_out", "_port", "_pending", "_files", "_borrowing", "_failure"),
@@ -108,7 +108,7 @@ class Lifetime(asyncio.BaseTransport):
         self._protocol: Any = protocol
         self._readiness = readiness_in(loop)
         self.on_lost: Callable[[], object] | None = None  # tells the server
-        # The protocol's: what it sets is not seen by who opens a connection.
+        # The protocol's own: the caller that connects does not see what it sets.
         self._context = contextvars.copy_context()
         # Another object for the same connection, closed after connection_lost.
         self._handle: HasFileno | None = None

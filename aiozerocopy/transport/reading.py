@@ -4,12 +4,11 @@ The loop tells when there is something to read.  A `Protocol` gets what was ther
 most `MESSAGE` or `BULK` bytes, as one bytes object into which the kernel has written
 it; a `BufferedProtocol` gets it in its own buffer.
 
-One read in one turn of the loop: a program that takes what it got before more comes
-finds it in the processor's cache, and pauses reading, if it does, before it has too
-much.
+There is one read in each turn of the loop, so that the program finds the data in the
+processor's cache, and can pause before it has too much.
 
-While reading is paused the fd is still watched, until there is something to read: most
-pauses are over by then, and so cost nothing.
+While reading is paused the fd is watched until there is something to read: most pauses
+are over by then, and so cost nothing.
 """
 
 from __future__ import annotations

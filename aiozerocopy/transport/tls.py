@@ -20,9 +20,9 @@ Who owns what
                 thread share, and OpenSSL takes a copy of it at once.  It decrypts into
                 the memory of a `BufferedProtocol`, or else into `scratch` again.
 
-A piece that was taken and not handed on would be missing in the middle, and the handler
-of a signal may raise between any two lines.  So a flag is set while a piece is in
-transit: finding it set means that an exception has interrupted us.
+A signal's handler may raise between any two lines, and a piece that was taken and not
+handed on would be missing in the middle.  So a flag is set while a piece is in transit:
+finding it set means that an exception has interrupted us.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ TIMEOUTS = {"handshake": 60.0, "shutdown": 30.0}  # seconds, as asyncio has them
 
 
 class _Scratch(threading.local):
-    """Where a thread's loop stores what arrives, and decrypts it: a copy of that is
-    cheaper than new memory of this size for each read."""
+    """Memory of a thread's loop for what arrives: cheaper than new memory for each."""
 
     def __init__(self) -> None:
         self.memory: memoryview = memoryview(bytearray(SCRATCH))
@@ -96,10 +95,11 @@ def _seconds(name: str, given: float | None) -> float:
 def for_client(
     given: Any, host: str | None, server_hostname: str | None, *timeouts: float | None
 ) -> TLSOptions | None:
-    """What the arguments of a client ask for; None if no TLS.
+    """The options by a client's arguments; None if it asks for no TLS.
 
-    The timeouts are the handshake's and the shutdown's.  Raises TypeError if ``ssl`` is
-    neither true nor a context, and ValueError if the arguments contradict each other.
+    Raises:
+        TypeError: ``ssl`` is neither true nor a context.
+        ValueError: the arguments contradict each other.
     """
     if not given:
         if server_hostname is not None:
@@ -118,7 +118,7 @@ def for_client(
 
 
 def for_server(given: Any, *timeouts: float | None) -> TLSOptions | None:
-    """The same for a server."""
+    """As `for_client`, for a server."""
     if given:
         return TLSOptions(given, True, None, *timeouts)
     for name, value in zip(TIMEOUTS, timeouts, strict=True):
@@ -139,14 +139,11 @@ class State(enum.Enum):
 class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
     """What a protocol gets where ``ssl=`` was given, and from `start_tls`.
 
-    It is used as a `SocketTransport`, and the marks between which a protocol is paused
-    are those of the transport below.  `get_extra_info` knows "sslcontext",
-    "ssl_object", "peercert", "cipher", "compression" and "tls", which is "memory" since
-    the kernel has no part in it; it asks the transport below for the rest.  A protocol
-    whose ``eof_received`` returns true may go on writing; there is no `write_eof`, as
-    in asyncio.
-
-    The methods of a protocol that it has are the lower transport's to call.
+    It is used as a `SocketTransport`; its water marks are those of the transport below.
+    `get_extra_info` knows "sslcontext", "ssl_object", "peercert", "cipher",
+    "compression" and "tls" (always "memory": the kernel has no part in it), and asks
+    the transport below for the rest.  A protocol whose ``eof_received`` returns true
+    may go on writing; there is no `write_eof`, as in asyncio.
     """
 
     def __init__(
@@ -234,11 +231,10 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def write(self, data: Buffer) -> None:
         """Encrypt and send a buffer as far as the transport below takes it.
 
-        The rest is borrowed until `drained` returns.  The buffer may be anything that
-        is C-contiguous, of any shape and type.
+        The rest is borrowed until `drained` returns.
 
         Raises:
-            TypeError, BufferError: it cannot be sent; nothing of it was.
+            TypeError, BufferError: no C-contiguous buffer; nothing of it was sent.
         """
         view = bytes_of(data)
         if view.nbytes and self.is_closing():
