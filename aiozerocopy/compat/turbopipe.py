@@ -183,7 +183,7 @@ class _Message:
 
 def _owner(data: Any) -> Any:
     """The object whose memory memoryviews and NumPy arrays show."""
-    numpy = sys.modules.get("numpy")  # without it, nobody has an array
+    numpy = sys.modules.get("numpy")  # (not imported: no arrays)
     while True:
         if isinstance(data, memoryview):
             data = data.obj
@@ -339,7 +339,6 @@ class _FdQueue:
         if self.open:
             self.open = False
             self._ended.set()
-            self._spare.clear()
             self._channel.abort()
             self.port.drain()
             self.port.close()

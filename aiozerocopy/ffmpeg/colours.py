@@ -1,15 +1,15 @@
-"""The colours of a film: who converts them, what FFmpeg is told, and what a film says.
+"""The colours of a film: how they are converted and tagged, and which tags a film has.
 
 A film that is written
-    `plan` decides which YUV is made of RGB, by us or by FFmpeg, and how it is told.
+    `plan` decides which YUV is made of RGB, by us or by FFmpeg, and the tags.
 
 A film that is read
     Films are YUV 4:2:0 as a rule, and programs want RGB, which has twice as many bytes.
-    So FFmpeg is first asked for frames as they are, if it can be asked again: what it
-    says of them decides whether we convert them.  Where we cannot, it is started once
-    more: see `Request`.
+    So FFmpeg is first asked for frames as they are, if the source can be opened again:
+    its log tells whether we can convert them.  If not, it is started once more: see
+    `Request`.
 
-    As they are they come as YUV4MPEG: a line about the film, and one before each frame.
+    Frames as they are come as YUV4MPEG, with a line before the first and before each.
     FFmpeg writes that from the decoder's memory, but copies each frame for rawvideo.
 """
 
@@ -98,24 +98,13 @@ def plan(
         filters.append(_PAD)
     if choice.filters:
         filters.append(choice.filters)
-    of_output = _encoder(choice, [] if filtered else filters)
-    of_input: list[str] = []
-    if _is_yuv(pix_fmt):
-        of_input = _tags(colour)
-    elif is_rgb:  # newer FFmpegs write what the frames say, and not the options
-        of_input = _meaning(colour)
-    if for_yuv:
-        of_output += _tags(colour)
-    elif is_rgb:
-        of_output += _meaning(colour)
-    return Plan(
-        pix_fmt,
-        list(choice.before),
-        of_input,
-        [*of_output, *options],
-        conversion,
-        is_padded,
-    )
+    encoder = _encoder(choice, [] if filtered else filters)
+    # (newer FFmpegs write what the frames say, and not the options)
+    of_rgb = _meaning(colour) if is_rgb else []
+    of_input = _tags(colour) if _is_yuv(pix_fmt) else of_rgb
+    of_output = [*encoder, *(_tags(colour) if for_yuv else of_rgb), *options]
+    before = list(choice.before)
+    return Plan(pix_fmt, before, of_input, of_output, conversion, is_padded)
 
 
 def _encoder(choice: Choice, filters: Sequence[str]) -> list[str]:

@@ -339,10 +339,10 @@ class Subscription(ObjectReceiveStream[bytes]):
 
 
 class Clients(Block):
-    """Those who want what an encoder makes: what `Encoder.clients` returns.
+    """The clients of one encoder: what `Encoder.clients` returns.
 
-    Its ``async with`` block takes the encoder's chunks, so nobody else may.  At the end
-    of the block, if the encoder is finished, all that it still makes is given out.
+    Its ``async with`` block takes all chunks of the encoder.  If the encoder is
+    finished at the end of the block, the rest of the film is given out first.
     Subscriptions keep what waits for them, and then end.
     """
 

@@ -51,7 +51,7 @@ else:
 
 _LOG_BYTES = 1 << 20  # a file's metadata is logged before its first frame
 _UNKNOWN = "Unrecognized option 'fps_mode'"  # says an FFmpeg before 5.1
-_PATIENCE = 1.0  # seconds that nobody releases a frame in, until that is told
+_PATIENCE = 1.0  # seconds without a released frame, after which a warning comes
 
 
 class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
@@ -225,7 +225,7 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         return facts
 
     def _is_file(self) -> bool:
-        """Can it be opened twice?  A list may name a device, and a path a FIFO."""
+        """Can it be opened twice?  (Not a device or a FIFO.)"""
         source = self._source
         return isinstance(source, (str, os.PathLike)) and os.path.isfile(source)
 

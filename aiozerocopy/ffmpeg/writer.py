@@ -122,19 +122,22 @@ class Writer(Video):
         if convert not in ("auto", "ffmpeg"):
             raise ValueError(f"convert is 'auto' or 'ffmpeg', not {convert!r}")
         self._flip = flip
-        if flip and not _has_rows(self.pix_fmt):
+        layout = layout_of(self.pix_fmt, (1, 1))
+        if flip and (layout is None or not layout.packed):
             raise ValueError(
                 f"flip=True is for whole pixels, as of rgb24 or rgba, not {pix_fmt}"
             )
         self._binary = "" if ffmpeg is None else os.fspath(ffmpeg)
         self._timeout = timeout
         self._codec = codec
+        has_bytes = layout is not None and layout.itemsize == 1
+        is_rgb = has_bytes and pix_fmt.startswith(codecs.RGB)
         self._choose = partial(
             codecs.chosen,
             quality=quality,
             preset=preset,
             bitrate=bitrate,
-            is_rgb=_is_rgb_of_8_bits(self.pix_fmt),
+            is_rgb=is_rgb or pix_fmt in codecs.PALETTES,
         )
         self._colour = colour or Colour()
         self._convert = convert
@@ -432,19 +435,6 @@ class Writer(Video):
             )
         finally:
             self.abort()
-
-
-def _is_rgb_of_8_bits(pix_fmt: str) -> bool:
-    """Has each colour a byte, in the frame or in a palette?"""
-    layout = layout_of(pix_fmt, (1, 1))
-    has_bytes = layout is not None and layout.itemsize == 1
-    return pix_fmt in codecs.PALETTES or (has_bytes and pix_fmt.startswith(codecs.RGB))
-
-
-def _has_rows(pix_fmt: str) -> bool:
-    """Does a frame consist of rows of whole pixels?"""
-    layout = layout_of(pix_fmt, (1, 1))
-    return layout is not None and layout.packed
 
 
 def _raw_audio(audio: Audio, pipe: str) -> list[str]:

@@ -117,7 +117,7 @@ class Readback:
 
     @property
     def ffmpeg_options(self) -> list[str]:
-        """What FFmpeg must be told before ``-i`` to read these pictures."""
+        """FFmpeg's options before ``-i`` to read these pictures."""
         width, height = self.size
         options = ["-f", "rawvideo", "-pix_fmt", self.pix_fmt]
         options += ["-video_size", f"{width}x{height}"]
@@ -199,9 +199,9 @@ class Readback:
         return Picture(slot.lend(), self.shape, self.pix_fmt)
 
     async def _ready_for(self, framebuffer: Any) -> None:
-        """Wait for room; and until all is drawn, where a read would wait for that.
+        """Wait for room; and until all is drawn, where a renderer is software.
 
-        A GPU draws by itself: what is read of it is queued behind.
+        A read would wait for that; a GPU queues reads.
         """
         self._check_framebuffer(framebuffer)
         if not self._gl.draws_in_software:

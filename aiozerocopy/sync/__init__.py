@@ -6,9 +6,8 @@
 Who runs what
     a stream     its coroutines run in the thread that calls.  Where they would wait for
                  a loop, that thread waits for C itself (_waiting), so that no other
-                 thread of Python has to run.  A stream is shared by any threads: each
-                 message goes out whole, in the order of the calls; those that receive
-                 take turns
+                 thread of Python has to run.  Threads may share a stream: each message
+                 goes out whole, in the order of the calls, and receivers take turns
     the portal   an event loop in a daemon thread, which runs what needs one: films,
                  rings, connecting.  There is one for the process, from the first such
                  call on (_portal)
@@ -22,8 +21,8 @@ What ends a call early
     a fork       what was open is the parent's, and every call in the child says so.
                  What the child opens itself has a portal of the child's own
 
-Refused: a call in a thread whose event loop runs, for it would stop that loop; and so
-one in the portal's own thread.  ``abort`` may be called anywhere.
+Refused: a call in a thread whose event loop runs, because it would stop that loop; the
+portal's own thread is such a thread.  ``abort`` may be called anywhere.
 
 Each module says what it has.  One imports those before it: _waiting, _portal, _streams,
 _opening, ffmpeg, _rings.
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """What not everybody needs, or can have, is imported when it is first used."""
+        """Import films and rings at their first use: not every machine has them."""
         if name == "ffmpeg":
             return importlib.import_module("aiozerocopy.sync.ffmpeg")
         if name in ("Ring", "connect_ring", "listen_ring"):

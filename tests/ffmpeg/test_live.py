@@ -1,4 +1,4 @@
-"""Live streams for real: one FFmpeg sends by RTMP, SRT, UDP and HLS, another receives.
+"""Live streams for real: one FFmpeg sends by RTMP, SRT and UDP, another receives.
 
 The frames are plain, each a little brighter than the one before, so that those that
 come out of H.264 tell which they are.
@@ -24,7 +24,6 @@ from aiozerocopy.ffmpeg import FFmpegError, Reader, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
     from typing import Any
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, linux_only]
@@ -127,41 +126,3 @@ async def test_frames_arrive_and_a_receivers_end_is_told(
     with pytest.raises(FFmpegError):
         await video.aclose()
     assert is_gone(video._running.process.pid)  # type: ignore[union-attr]
-
-
-async def test_rtmp_to_the_last_frame(ffmpeg: str) -> None:
-    """The sender's end is the end of the stream; nothing of it is lost."""
-    ffmpegs.need_protocol(ffmpeg, "rtmp")
-    protocol = PROTOCOLS["rtmp"]
-    port = free_port(protocol.kind)
-    source = [word.format(port) for word in [*AT_ONCE, *protocol.receives]]
-    numbers: list[int] = []
-
-    async def receive() -> None:
-        async with Reader(source, "gray", ffmpeg=ffmpeg) as video:
-            async for frame in video:
-                with frame:
-                    numbers.append(number_of(frame.array))
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(receive)
-        await until(lambda: is_listening(port, protocol.kind))
-        async with new_writer(["-f", "flv", _RTMP.format(port)], ffmpeg) as video:
-            for number in range(50):
-                await video.send(plain(number))
-    assert video.status.frames == 50
-    assert numbers == list(range(50))
-
-
-HLS = ["-f", "hls", "-hls_time", "0.1", "-hls_list_size", "0"]
-
-
-async def test_hls(ffmpeg: str, tmp_path: Path) -> None:
-    playlist = tmp_path / "film.m3u8"
-    async with new_writer([*HLS, str(playlist)], ffmpeg) as video:
-        for number in range(50):
-            await video.send(plain(number))
-    assert "film4.ts" in await anyio.Path(playlist).read_text()
-    frames = await ffmpegs.frames_of(playlist, "gray", ffmpeg=ffmpeg)
-    numbers = [number_of(np.frombuffer(frame, "u1")) for frame in frames]
-    assert numbers == list(range(50))

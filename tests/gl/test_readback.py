@@ -482,6 +482,14 @@ class TestRing:
         with pytest.raises(gl.ContextLost):
             await ring.readback.next()
 
+        def no_fence(*_: int) -> int:
+            ring.gl.fault = gl.ContextLost("gone")
+            return 0
+
+        monkeypatch.setattr(ring.gl, "FenceSync", no_fence)
+        with pytest.raises(gl.ContextLost):
+            ring.submit()
+
     async def test_close_ends_all_waits(self, ring: Ring) -> None:
         ring.submit(3)
         async with anyio.create_task_group() as tasks:
