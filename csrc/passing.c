@@ -92,10 +92,7 @@ static int choose_lane(azc_passage *pass) {
                          loans ? ALL_SOCKETS : from->inode, false))
         return AZC_BY_COPY;
     if (S_ISFIFO(from->mode) || S_ISFIFO(to->mode)) return AZC_BY_SPLICE;
-    if (azc_sys.pipe(pass->between) < 0) {
-        pass->between[0] = pass->between[1] = -1;
-        return AZC_BY_COPY;
-    }
+    if (azc_sys.pipe(pass->between) < 0) return AZC_BY_COPY;
     azc_sys.enlarge(pass->between[1], PIPE_ROOM);
     return AZC_BY_PIPE;
 }

@@ -30,8 +30,8 @@ typedef struct azc_passage {
     azc_side source, sink;
     uint64_t limit;    /* bytes to be moved at most */
     bool once;         /* it ends when the source is empty */
-    int wake[2];       /* a pipe that wakes the thread */
-    int between[2];    /* a pipe for bytes on their way, or -1 */
+    int wake[2];       /* wakes the thread */
+    int between[2];    /* a pipe for bytes on their way, if there is one */
     size_t in_between; /* bytes in it */
     char *rest;        /* memory for bytes on their way: */
     size_t rest_room, rest_at, rest_bytes;

@@ -1,7 +1,7 @@
 /* poller.h - waiting for fds, and waking the thread that waits.
  *
- * Two implementations with the same names: poller_epoll.c (epoll and eventfd)
- * and poller_poll.c (poll and a pipe, for the portable build).
+ * Two implementations with the same names: poller_epoll.c, and poller_poll.c for the
+ * portable build.
  *
  * An fd is armed for one report, and not reported again until it is armed again.
  * All functions may be called while another thread waits.  A report may be outdated,
@@ -11,15 +11,6 @@
 #define AZC_POLLER_H
 #include <stdbool.h>
 #include <stdint.h>
-
-typedef struct azc_notifier {
-    int read_fd, write_fd; /* the same number for an eventfd */
-} azc_notifier;
-
-int azc__notifier_open(azc_notifier *notifier);
-void azc__notifier_close(azc_notifier *notifier);
-void azc__notifier_signal(azc_notifier *notifier);
-void azc__notifier_clear(azc_notifier *notifier);
 
 typedef struct azc_poller azc_poller;
 

@@ -1,44 +1,24 @@
-/* poller_epoll.c - Linux: epoll for the fds, an eventfd for the wake. */
+/* poller_epoll.c - Linux: epoll. */
 #include <errno.h>
 #include <sys/epoll.h>
 
 #include "poller.h"
 #include "sys.h"
 
-int azc__notifier_open(azc_notifier *notifier) {
-    int fd = azc_sys.eventfd();
-    if (fd < 0) return fd;
-    notifier->read_fd = notifier->write_fd = fd;
-    return 0;
-}
-
-void azc__notifier_close(azc_notifier *notifier) {
-    azc_sys.close(notifier->read_fd);
-}
-
-void azc__notifier_signal(azc_notifier *notifier) {
-    azc_sys.signal(notifier->write_fd);
-}
-
-void azc__notifier_clear(azc_notifier *notifier) {
-    azc_sys.clear(notifier->read_fd);
-}
-
 enum { WAKE = 0 }; /* no channel's number */
 
 struct azc_poller {
     int epoll;
     bool wakes;
-    azc_notifier wake;
+    int wake[2];
 };
 
 static int watch_wake(azc_poller *poller) {
     struct epoll_event wake = {.events = EPOLLIN, .data.u64 = WAKE};
-    int r = azc__notifier_open(&poller->wake);
+    int r = azc_sys.open_waker(poller->wake);
     if (r < 0) return r;
-    r = azc_sys.epoll_ctl(poller->epoll, EPOLL_CTL_ADD, poller->wake.read_fd,
-                          &wake);
-    if (r < 0) azc__notifier_close(&poller->wake);
+    r = azc_sys.epoll_ctl(poller->epoll, EPOLL_CTL_ADD, poller->wake[0], &wake);
+    if (r < 0) sys_close_both(poller->wake);
     return r;
 }
 
@@ -67,7 +47,7 @@ bool azc__poller_is_readable(const azc_poller *poller) {
 
 void azc__poller_abandon(azc_poller *poller) {
     azc_sys.close(poller->epoll);
-    if (poller->wakes) azc__notifier_close(&poller->wake);
+    if (poller->wakes) sys_close_both(poller->wake);
 }
 
 void azc__poller_close(azc_poller *poller) {
@@ -99,13 +79,11 @@ int azc__poller_wait(azc_poller *poller, uint64_t *who, int max,
     int n = azc_sys.epoll_wait(poller->epoll, events, max, timeout_us);
     for (int i = 0; i < n; i++) {
         if (events[i].data.u64 == WAKE)
-            azc__notifier_clear(&poller->wake);
+            azc_sys.clear(poller->wake[0]);
         else
             who[count++] = events[i].data.u64;
     }
     return count;
 }
 
-void azc__poller_wake(azc_poller *poller) {
-    azc__notifier_signal(&poller->wake);
-}
+void azc__poller_wake(azc_poller *poller) { azc_sys.signal(poller->wake[1]); }

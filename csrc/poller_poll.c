@@ -1,4 +1,4 @@
-/* poller_poll.c - any Unix: poll for the fds, a pipe for the wake.
+/* poller_poll.c - any Unix: poll.
  *
  * The armed fds are in a table under a lock.  A wait polls a copy of it, and is
  * woken when another thread changes the table.
@@ -11,27 +11,6 @@
 #include "poller.h"
 #include "sys.h"
 
-int azc__notifier_open(azc_notifier *notifier) {
-    int fds[2], r = azc_sys.pipe(fds);
-    if (r < 0) return r;
-    notifier->read_fd = fds[0];
-    notifier->write_fd = fds[1];
-    return 0;
-}
-
-void azc__notifier_close(azc_notifier *notifier) {
-    azc_sys.close(notifier->read_fd);
-    azc_sys.close(notifier->write_fd);
-}
-
-void azc__notifier_signal(azc_notifier *notifier) {
-    azc_sys.signal(notifier->write_fd);
-}
-
-void azc__notifier_clear(azc_notifier *notifier) {
-    azc_sys.clear(notifier->read_fd);
-}
-
 enum { NO_MEMORY_PAUSE_US = 5000 };
 
 typedef struct armed {
@@ -42,7 +21,7 @@ typedef struct armed {
 
 struct azc_poller {
     pthread_mutex_t lock;
-    azc_notifier wake;
+    int wake[2];
     armed *table; /* [0, count) */
     struct pollfd *polled;
     uint64_t *owners;
@@ -54,7 +33,7 @@ int azc__poller_open(azc_poller **out, bool wakes) {
     azc_poller *poller = azc_sys.allocate(sizeof *poller);
     if (!poller) return -ENOMEM;
     memset(poller, 0, sizeof *poller);
-    int r = azc__notifier_open(&poller->wake);
+    int r = azc_sys.open_waker(poller->wake);
     if (r < 0) {
         azc_sys.release(poller);
         return r;
@@ -75,7 +54,7 @@ bool azc__poller_is_readable(const azc_poller *poller) {
 }
 
 void azc__poller_close(azc_poller *poller) {
-    azc__notifier_close(&poller->wake);
+    sys_close_both(poller->wake);
     pthread_mutex_destroy(&poller->lock);
     azc_sys.release(poller->table);
     azc_sys.release(poller->polled);
@@ -83,9 +62,7 @@ void azc__poller_close(azc_poller *poller) {
     azc_sys.release(poller);
 }
 
-void azc__poller_abandon(azc_poller *poller) {
-    azc__notifier_close(&poller->wake);
-}
+void azc__poller_abandon(azc_poller *poller) { sys_close_both(poller->wake); }
 
 static int make_room(azc_poller *poller) {
     if (poller->count < poller->room) return 0;
@@ -140,7 +117,7 @@ static int copy_table(azc_poller *poller) {
         if (!poller->polled || !poller->owners) return -ENOMEM;
         poller->polled_room = (int)room;
     }
-    poller->polled[0] = (struct pollfd){poller->wake.read_fd, POLLIN, 0};
+    poller->polled[0] = (struct pollfd){poller->wake[0], POLLIN, 0};
     for (int i = 0; i < poller->count; i++) {
         armed *it = &poller->table[i];
         poller->polled[i + 1] = (struct pollfd){it->fd, it->events, 0};
@@ -169,7 +146,7 @@ int azc__poller_wait(azc_poller *poller, uint64_t *who, int max,
     if (n < 0) azc_sys.sleep_us(NO_MEMORY_PAUSE_US);
     if (n < 0) return 0;
     if (azc_sys.poll(poller->polled, (nfds_t)n, timeout_ms) <= 0) return 0;
-    if (poller->polled[0].revents) azc__notifier_clear(&poller->wake);
+    if (poller->polled[0].revents) azc_sys.clear(poller->wake[0]);
     pthread_mutex_lock(&poller->lock);
     for (int i = 1; i < n && count < max; i++) {
         if (poller->polled[i].revents &&
@@ -180,6 +157,4 @@ int azc__poller_wait(azc_poller *poller, uint64_t *who, int max,
     return count;
 }
 
-void azc__poller_wake(azc_poller *poller) {
-    azc__notifier_signal(&poller->wake);
-}
+void azc__poller_wake(azc_poller *poller) { azc_sys.signal(poller->wake[1]); }

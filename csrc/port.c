@@ -9,12 +9,11 @@
 #include <string.h>
 
 #include "handle.h"
-#include "poller.h"
 #include "sabotage.h"
 
 typedef struct azc_port {
     azc_id id;
-    azc_notifier notifier;
+    int waker[2];
     azc_note *first, *last; /* to be told */
     uint64_t sequence;      /* of the last event */
     uint64_t notes;
@@ -101,7 +100,7 @@ static void list(azc_port *port, azc_note *note) {
 }
 
 static void signal_once(azc_port *port) {
-    if (!port->signalled) azc__notifier_signal(&port->notifier);
+    if (!port->signalled) azc_sys.signal(port->waker[1]);
     port->signalled = true;
 }
 
@@ -169,14 +168,14 @@ int azc_port_open(azc_id *out) {
     azc_port *port = azc_sys.allocate(sizeof *port);
     if (!port) return -ENOMEM;
     memset(port, 0, sizeof *port);
-    int r = azc__notifier_open(&port->notifier);
+    int r = azc_sys.open_waker(port->waker);
     if (r < 0) {
         azc_sys.release(port);
         return r;
     }
     port->id = azc__handle_new(&azc__ports, NULL);
     if (!port->id) {
-        azc__notifier_close(&port->notifier);
+        sys_close_both(port->waker);
         azc_sys.release(port);
         return -ENOMEM;
     }
@@ -188,7 +187,7 @@ int azc_port_open(azc_id *out) {
 int azc_port_fd(azc_id id) {
     azc_port *port = enter(id);
     if (!port) return azc__handle_why(&azc__ports, id);
-    int fd = port->notifier.read_fd;
+    int fd = port->waker[0];
     leave(port);
     return fd;
 }
@@ -223,7 +222,7 @@ static int take(azc_port *port, azc_event *events, int max) {
     if (SABOTAGED(EVENT) && count)
         release_all(forget(port, events[count - 1].sequence));
     if (!port->first && port->signalled && !port->retry) {
-        azc__notifier_clear(&port->notifier);
+        azc_sys.clear(port->waker[0]);
         port->signalled = false;
     }
     return count;
@@ -265,12 +264,12 @@ int azc__port_close(azc_id id) {
         return -EBUSY;
     }
     azc__handle_drop(&azc__ports, id);
-    azc__notifier_close(&port->notifier);
+    sys_close_both(port->waker);
     azc_sys.release(port);
     return 0;
 }
 
 void azc__port_fork_child(void *object) {
     azc_port *port = object;
-    azc__notifier_close(&port->notifier);
+    sys_close_both(port->waker);
 }

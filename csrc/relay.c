@@ -181,15 +181,9 @@ static void end_sink(azc_relay *relay, bool delivers) {
     end_side(side, channel);
 }
 
-static void close_both(int fds[2]) {
-    for (int i = 0; i < 2; i++)
-        if (fds[i] >= 0) azc_sys.close(fds[i]);
-    fds[0] = fds[1] = -1;
-}
-
 static void release(azc_relay *relay) {
-    close_both(relay->pass.wake);
-    close_both(relay->pass.between);
+    sys_close_both(relay->pass.wake);
+    sys_close_both(relay->pass.between);
     azc_sys.release(relay->pass.rest);
     azc_sys.release(relay->spare);
     azc_sys.release(relay);
@@ -231,8 +225,8 @@ static void *run(void *arg) {
     end_source(relay, delivers);
     end_sink(relay, delivers);
     azc__handle_lock(&azc__relays, relay->id);
-    close_both(relay->pass.wake);
-    close_both(relay->pass.between);
+    sys_close_both(relay->pass.wake);
+    sys_close_both(relay->pass.between);
     relay->over = true;
     leave(relay);
     return NULL;
@@ -355,8 +349,7 @@ int azc_relay_open(const azc_relay_request *wanted, azc_id *out, int *failed) {
     atomic_init(&relay->pass.sent, 0);
     atomic_init(&relay->pass.lane, AZC_BY_COPY);
     atomic_init(&relay->pass.began, false);
-    int r = azc_sys.pipe(relay->pass.wake);
-    if (r < 0) relay->pass.wake[0] = relay->pass.wake[1] = -1;
+    int r = azc_sys.open_waker(relay->pass.wake);
     if (r == 0)
         r = azc__note_new(wanted->port, wanted->token,
                           &relay->pass.sink.hold->note);
@@ -400,6 +393,6 @@ int azc_relay_free(azc_id id) {
 
 void azc__relay_fork_child(void *object) {
     azc_relay *relay = object;
-    close_both(relay->pass.wake);
-    close_both(relay->pass.between);
+    sys_close_both(relay->pass.wake);
+    sys_close_both(relay->pass.between);
 }

@@ -70,11 +70,6 @@ static void close_source_and_file(azc_split *it) {
     close_fd(&it->null);
 }
 
-static void close_wake(azc_split *it) {
-    close_fd(&it->wake[0]);
-    close_fd(&it->wake[1]);
-}
-
 static void close_readers(azc_split_reader *list) {
     for (; list; list = list->next) close_fd(&list->fd);
 }
@@ -84,7 +79,7 @@ static void close_readers(azc_split_reader *list) {
 void azc__split_fork_child(void *split) {
     azc_split *it = split;
     close_source_and_file(it);
-    close_wake(it);
+    sys_close_both(it->wake);
     close_readers(it->reading);
     close_readers(it->joining);
 }
@@ -175,8 +170,7 @@ int azc_split_join(azc_id id, int pipe_size, azc_split_reader **joined) {
     }
     if (it) leave(it);
     if (r == 0) return 0;
-    azc_sys.close(ends[0]);
-    azc_sys.close(ends[1]);
+    sys_close_both(ends);
     azc_sys.release(reader);
     return r;
 }
@@ -477,7 +471,7 @@ static void *run(void *arg) {
     close_source_and_file(it);
     azc__note_post(it->note, 0, r == 1 ? 0 : r, 0);
     find(it->id);
-    close_wake(it);
+    sys_close_both(it->wake);
     it->through = true;
     leave(it);
     return NULL;
@@ -536,8 +530,7 @@ static int duplicate(int *fd, int given) {
 
 /* All that it needs but its thread; what there is of it is undone by `undo`. */
 static int prepare(azc_split *it, const azc_split_request *wanted) {
-    int r = azc_sys.pipe(it->wake);
-    if (r < 0) it->wake[0] = it->wake[1] = -1;
+    int r = azc_sys.open_waker(it->wake);
     if (r == 0) r = duplicate(&it->source, wanted->source);
     if (r == 0) r = duplicate(&it->file, wanted->file);
     if (r == 0) r = duplicate(&it->null, wanted->null);
@@ -554,7 +547,7 @@ static void undo(azc_split *it) {
     azc__party_leave(&it->party);
     azc__note_free(it->note);
     close_source_and_file(it);
-    close_wake(it);
+    sys_close_both(it->wake);
     release(it);
 }
 

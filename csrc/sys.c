@@ -516,7 +516,18 @@ static int sys_pipe(int fds[2]) {
         fcntl(fds[i], F_SETFD, FD_CLOEXEC);
         fcntl(fds[i], F_SETFL, O_NONBLOCK);
     }
+    if (r < 0) fds[0] = fds[1] = -1;
     return r;
+}
+
+static int sys_open_waker(int ends[2]) {
+#ifdef AZC_PORTABLE
+    return sys_pipe(ends);
+#else
+    int r = (int)RESULT(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    ends[0] = ends[1] = r < 0 ? -1 : r;
+    return r < 0 ? r : 0;
+#endif
 }
 
 static void sys_enlarge(int fd, int bytes) {
@@ -543,10 +554,6 @@ static void sys_clear(int fd) {
 }
 
 #ifndef AZC_PORTABLE
-
-static int sys_eventfd(void) {
-    return (int)RESULT(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-}
 
 static int sys_epoll_create(void) {
     return (int)RESULT(epoll_create1(EPOLL_CLOEXEC));
@@ -667,12 +674,12 @@ struct azc_sys azc_sys = {
     .close = sys_close,
     .close_between = sys_close_between,
     .shutdown = sys_shutdown,
+    .open_waker = sys_open_waker,
     .pipe = sys_pipe,
     .enlarge = sys_enlarge,
     .signal = sys_signal,
     .clear = sys_clear,
 #ifndef AZC_PORTABLE
-    .eventfd = sys_eventfd,
     .epoll_create = sys_epoll_create,
     .epoll_ctl = sys_epoll_ctl,
     .epoll_wait = sys_epoll_wait,

@@ -26,7 +26,7 @@
  *                     meets a hole in the caller's memory says EFAULT where
  *                     memcpy would die
  *   mmap and others   the memory of pools, whose pages can be replaced
- *   epoll, eventfd    waiting and waking; or poll and a pipe (poller.h)
+ *   epoll, eventfd    waiting and waking; in the portable build poll and a pipe
  */
 #ifndef AZC_SYS_H
 #define AZC_SYS_H
@@ -107,12 +107,12 @@ struct azc_sys {
     void (*close_between)(sys_between *between);
     int (*shutdown)(int fd);
 
-    /* Waking and waiting; epoll and eventfd are for Linux alone */
-    int (*eventfd)(void);
+    /* Waking and waiting; epoll is for Linux alone */
+    int (*open_waker)(int ends[2]); /* an eventfd, twice; or a pipe's ends */
     int (*pipe)(int fds[2]);
     void (*enlarge)(int pipe, int bytes); /* if that can be */
-    void (*signal)(int fd);               /* an eventfd, or a pipe's end */
-    void (*clear)(int fd);
+    void (*signal)(int end);
+    void (*clear)(int end);
     int (*epoll_create)(void);
     int (*epoll_ctl)(int epoll, int how, int fd, struct epoll_event *event);
     int (*epoll_wait)(int epoll, struct epoll_event *events, int max,
@@ -137,6 +137,15 @@ struct azc_sys {
 };
 
 extern struct azc_sys azc_sys;
+
+/* A pipe's ends, or a waker's; -1 is none.  (A fork in between must not close the numbers'
+ * next file, so they are forgotten first.) */
+static inline void sys_close_both(int ends[2]) {
+    int first = ends[0], second = ends[1];
+    ends[0] = ends[1] = -1;
+    if (first >= 0) azc_sys.close(first);
+    if (second >= 0 && second != first) azc_sys.close(second);
+}
 
 /* The kernel has no memory: is it to be tried again?  Yes for two seconds; *since is
  * when that began, and 0 while there is memory. */

@@ -295,6 +295,7 @@ static void linger(const sim_file *file) {
 }
 
 static int fake_close(int fd) {
+    if (kernel_is_waker(fd)) return kernel_close_waker(fd), 0;
     SIM_CHECK(kernel_in_child || !sim_holds_locks(), "close with a lock held");
     sim_yield();
     sim_file *file = kernel_file(fd);
@@ -876,6 +877,9 @@ struct azc_sys azc_sys = {
     .linger = fake_linger,
     .close = fake_close,
     .shutdown = fake_shutdown,
+    .open_waker = kernel_open_waker,
+    .signal = kernel_signal,
+    .clear = kernel_clear,
     .allocate = allocate,
     .release = release,
     .copy = copy,

@@ -72,7 +72,7 @@ typedef struct sim_rates {
     unsigned broken;    /* -EPIPE, -ECONNRESET, -EIO */
     unsigned no_memory; /* allocate fails */
     unsigned no_thread;
-    unsigned no_fd;    /* for a poller or notifier; -ENOMEM when arming */
+    unsigned no_fd;    /* for a poller or waker; -ENOMEM when arming */
     unsigned spurious; /* readiness that is none; more unread than there is */
     unsigned refused;  /* the kernel lends no pages */
     unsigned no_pages; /* mmap fails */
@@ -129,8 +129,15 @@ sim_file *kernel_file(int number);
 bool kernel_is_nothing(int number);
 int kernel_files(void);
 sim_file *kernel_file_at(int index);
-bool kernel_signalled(int number); /* of a notifier */
-bool kernel_readable(int number);  /* of a poller without a thread */
+bool kernel_readable(int number); /* of a poller without a thread */
+
+/* Of csrc/sys.h. */
+int kernel_open_waker(int ends[2]);
+bool kernel_is_waker(int fd);
+bool kernel_signalled(int fd);
+void kernel_signal(int fd);
+void kernel_clear(int fd);
+void kernel_close_waker(int fd);
 
 /* For poller.c.  Progress counts all that a call can be about. */
 extern uint64_t kernel_progress;

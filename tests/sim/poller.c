@@ -13,10 +13,10 @@
 #include "threads.h"
 
 enum {
-    NOTIFIERS = 64,
+    WAKERS = 64,
     ENTRIES = 32,
     POLLERS = 32,
-    FIRST_NOTIFIER = 2000,
+    FIRST_WAKER = 2000,
     FIRST_POLLER = 3000,
     FRUITLESS_MAX = 60, /* waits that neither rest nor bring anything */
 };
@@ -40,7 +40,7 @@ struct azc_poller {
 };
 
 static struct {
-    bool open[NOTIFIERS], signalled[NOTIFIERS];
+    bool open[WAKERS], signalled[WAKERS];
     azc_poller *pollers[POLLERS];
 } polling;
 
@@ -50,37 +50,42 @@ static int no_fd(void) {
     return -EMFILE;
 }
 
-int azc__notifier_open(azc_notifier *notifier) {
+int kernel_open_waker(int ends[2]) {
     int i = 0, r = no_fd();
+    ends[0] = ends[1] = -1;
     if (r < 0) return r;
-    while (i < NOTIFIERS && polling.open[i]) i++;
-    SIM_CHECK(i < NOTIFIERS, "too many notifiers");
+    while (i < WAKERS && polling.open[i]) i++;
+    SIM_CHECK(i < WAKERS, "too many wakers");
     polling.open[i] = true;
     polling.signalled[i] = false;
-    notifier->read_fd = notifier->write_fd = FIRST_NOTIFIER + i;
+    ends[0] = ends[1] = FIRST_WAKER + i;
     return 0;
 }
 
+bool kernel_is_waker(int fd) {
+    return fd >= FIRST_WAKER && fd < FIRST_WAKER + WAKERS;
+}
+
 static bool *signal_of(int number) {
-    int i = number - FIRST_NOTIFIER;
-    SIM_CHECK(i >= 0 && i < NOTIFIERS && polling.open[i], "not a notifier");
-    return &polling.signalled[i];
+    SIM_CHECK(kernel_is_waker(number) && polling.open[number - FIRST_WAKER],
+              "not a waker");
+    return &polling.signalled[number - FIRST_WAKER];
 }
 
 bool kernel_signalled(int number) { return *signal_of(number); }
 
-void azc__notifier_close(azc_notifier *notifier) {
-    signal_of(notifier->read_fd);
-    polling.open[notifier->read_fd - FIRST_NOTIFIER] = false;
+void kernel_close_waker(int fd) {
+    signal_of(fd);
+    polling.open[fd - FIRST_WAKER] = false;
 }
 
-void azc__notifier_signal(azc_notifier *notifier) {
-    *signal_of(notifier->write_fd) = true;
+void kernel_signal(int fd) {
+    *signal_of(fd) = true;
     sim_yield();
 }
 
-void azc__notifier_clear(azc_notifier *notifier) {
-    *signal_of(notifier->read_fd) = false;
+void kernel_clear(int fd) {
+    *signal_of(fd) = false;
     sim_yield();
 }
 
@@ -258,8 +263,8 @@ void azc__poller_wake(azc_poller *poller) {
 }
 
 void poller_end(void) {
-    for (int i = 0; i < NOTIFIERS; i++)
-        SIM_CHECK(!polling.open[i], "a notifier is left open");
+    for (int i = 0; i < WAKERS; i++)
+        SIM_CHECK(!polling.open[i], "a waker is left open");
     for (int i = 0; i < POLLERS; i++)
         SIM_CHECK(!polling.pollers[i], "a poller is left open");
 }

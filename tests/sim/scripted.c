@@ -7,7 +7,7 @@
 
 #include "sys.h"
 
-enum { POISON = 0xdd, FIRST_NOTIFIER = 500, NOTIFIERS = 32, REPORTS = 8 };
+enum { POISON = 0xdd, FIRST_WAKER = 500, WAKERS = 32, REPORTS = 8 };
 
 struct azc_poller {
     bool woken;
@@ -26,7 +26,7 @@ typedef struct block {
 
 kernel world;
 static block *blocks;
-static bool open_notifiers[NOTIFIERS], signalled[NOTIFIERS];
+static bool open_wakers[WAKERS], signalled[WAKERS];
 
 /* ---- memory ---------------------------------------------------------- */
 
@@ -103,7 +103,8 @@ static int succeed(int fd) {
 static int takes_loans(int fd) { return fd >= 0; }
 
 static int fake_close(int fd) {
-    if (fd >= FIRST_NOTIFIER) return 0; /* of a relay */
+    if (fd >= FIRST_WAKER) open_wakers[fd - FIRST_WAKER] = false;
+    if (fd >= FIRST_WAKER) return 0;
     SIM_CHECK(!file_of(fd)->closed, "fd %d is closed twice", fd);
     file_of(fd)->closed = true;
     return 0;
@@ -204,44 +205,23 @@ size_t scripted_bytes(void) {
     return bytes;
 }
 
-/* ---- notifiers, and a relay's pipe ----------------------------------- */
+/* ---- wakers ----------------------------------------------------------- */
 
-static int open_notifier(void) {
+static int open_waker(int ends[2]) {
     int i = 0;
-    while (i < NOTIFIERS && open_notifiers[i]) i++;
-    SIM_CHECK(i < NOTIFIERS, "too many notifiers");
-    open_notifiers[i] = true;
+    while (i < WAKERS && open_wakers[i]) i++;
+    SIM_CHECK(i < WAKERS, "too many wakers");
+    open_wakers[i] = true;
     signalled[i] = false;
-    return FIRST_NOTIFIER + i;
-}
-
-static void fake_signal(int fd) { signalled[fd - FIRST_NOTIFIER] = true; }
-
-static void fake_clear(int fd) { signalled[fd - FIRST_NOTIFIER] = false; }
-
-bool scripted_signalled(int fd) { return signalled[fd - FIRST_NOTIFIER]; }
-
-int azc__notifier_open(azc_notifier *notifier) {
-    notifier->read_fd = notifier->write_fd = open_notifier();
+    ends[0] = ends[1] = FIRST_WAKER + i;
     return 0;
 }
 
-void azc__notifier_close(azc_notifier *notifier) {
-    open_notifiers[notifier->read_fd - FIRST_NOTIFIER] = false;
-}
+static void fake_signal(int fd) { signalled[fd - FIRST_WAKER] = true; }
 
-void azc__notifier_signal(azc_notifier *notifier) {
-    fake_signal(notifier->write_fd);
-}
+static void fake_clear(int fd) { signalled[fd - FIRST_WAKER] = false; }
 
-void azc__notifier_clear(azc_notifier *notifier) {
-    fake_clear(notifier->read_fd);
-}
-
-static int fake_pipe(int fds[2]) {
-    fds[0] = fds[1] = open_notifier();
-    return 0;
-}
+bool scripted_signalled(int fd) { return signalled[fd - FIRST_WAKER]; }
 
 static bool is_signalled(void *fd) {
     return scripted_signalled((int)(intptr_t)fd);
@@ -414,7 +394,7 @@ struct azc_sys azc_sys = {
     .takes_loans = takes_loans,
     .linger = succeed,
     .close = fake_close,
-    .pipe = fake_pipe,
+    .open_waker = open_waker,
     .signal = fake_signal,
     .clear = fake_clear,
     .allocate = allocate,
@@ -428,7 +408,7 @@ struct azc_sys azc_sys = {
 void scripted_begin(void) {
     memset(&world, 0, sizeof world);
     world.now = 1000 * UINT64_C(1000000000);
-    memset(open_notifiers, 0, sizeof open_notifiers);
+    memset(open_wakers, 0, sizeof open_wakers);
     sim_begin(1, false);
 }
 

@@ -1,4 +1,4 @@
-/* splicing.c - splice, sendfile and a relay's own pipes; see splicing.h. */
+/* splicing.c - splice, sendfile and a relay's own pipe; see splicing.h. */
 #include "splicing.h"
 
 #include <errno.h>
@@ -20,7 +20,6 @@ enum {
 
 typedef struct own_pipe {
     bool open[2];
-    bool signalled;
     size_t capacity, level;
     unsigned char *data;
 } own_pipe;
@@ -63,16 +62,6 @@ static int fake_pipe(int fds[2]) {
 /* It may stay as small as it is. */
 static void fake_enlarge(int fd, int bytes) {
     if (sim_chance(700)) pipe_of(fd)->capacity = (size_t)bytes;
-}
-
-static void fake_signal(int fd) {
-    pipe_of(fd)->signalled = true;
-    sim_yield();
-}
-
-static void fake_clear(int fd) {
-    pipe_of(fd)->signalled = false;
-    sim_yield();
 }
 
 static int fake_close(int fd) {
@@ -192,7 +181,7 @@ static ssize_t fake_sendfile(int from, int to, size_t n) {
 /* ---- waiting ---------------------------------------------------------- */
 
 static short events_of(const struct pollfd *it) {
-    if (is_own(it->fd)) return pipe_of(it->fd)->signalled ? POLLIN : 0;
+    if (kernel_is_waker(it->fd)) return kernel_signalled(it->fd) ? POLLIN : 0;
     sim_file *file = kernel_file(it->fd);
     if (it->events & POLLIN && kernel_is_ready(file, POLLER_IN)) return POLLIN;
     if (it->events & POLLOUT && kernel_is_ready(file, POLLER_OUT))
@@ -246,8 +235,6 @@ void splicing_begin(void) {
     splicing.files = azc_sys;
     azc_sys.pipe = fake_pipe;
     azc_sys.enlarge = fake_enlarge;
-    azc_sys.signal = fake_signal;
-    azc_sys.clear = fake_clear;
     azc_sys.close = fake_close;
     azc_sys.read_file = fake_read_file;
     azc_sys.splice = fake_splice;
