@@ -1,6 +1,11 @@
-/* fork.c - the ends of a process: a fork's child, and the interpreter's exit. */
-#include "fork.h"
-
+/* fork.c - the ends of a process: a fork's child, and the interpreter's exit.
+ *
+ * A forked child has the memory of all channels but none of the threads, and a lock that
+ * was held at the fork is never released there.  So the parent takes the few locks that
+ * belong to no object before the fork (pthread_atfork: no Python runs in between).  The
+ * child makes new locks for the objects, closes its copies of their fds and forgets them.
+ * Their memory is never freed; their numbers give -ECHILD.
+ */
 #include <errno.h>
 
 #include "channel.h"
@@ -16,7 +21,7 @@
 
 /* ---- fork ------------------------------------------------------------ */
 
-void azc__fork_prepare(void) {
+static void prepare(void) {
     azc__pump_fork_lock();
     azc__handles_fork_lock();
     azc__loops_fork_lock();
@@ -24,7 +29,7 @@ void azc__fork_prepare(void) {
     azc__parties_fork_lock();
 }
 
-void azc__fork_parent(void) {
+static void in_parent(void) {
     azc__parties_fork_unlock();
     azc__pool_fork_unlock();
     azc__loops_fork_unlock();
@@ -34,7 +39,7 @@ void azc__fork_parent(void) {
 
 static void forget_pool(void *pool) { (void)pool; }
 
-void azc__fork_child(void) {
+static void in_child(void) {
     azc__handle_fork_child(&azc__channels, azc__channel_fork_child);
     azc__pump_fork_done();
     azc__loops_fork_child();
@@ -46,11 +51,11 @@ void azc__fork_child(void) {
     azc__handle_fork_child(&azc__rings, azc__ring_fork_child);
 #endif
     azc__handle_fork_child(&azc__splits, azc__split_fork_child);
-    azc__fork_parent();
+    in_parent();
 }
 
 __attribute__((constructor)) static void watch_forks(void) {
-    pthread_atfork(azc__fork_prepare, azc__fork_parent, azc__fork_child);
+    pthread_atfork(prepare, in_parent, in_child);
 }
 
 /* ---- exit ------------------------------------------------------------ */

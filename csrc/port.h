@@ -29,7 +29,6 @@ uint64_t azc__note_token(const azc_note *note);
 void azc__note_free(azc_note *note);
 void azc__note_post(azc_note *note, uint64_t sent, int status, int outcome);
 
-bool azc__port_has_events(azc_id port);
 /* Wakes the port's loop, whose azc_port_take then calls retry; and again later, as
  * long as that returns true. */
 void azc__port_retry(azc_id port, bool (*retry)(void));

@@ -79,19 +79,19 @@ static bool goes_on(const azc_relay *relay) {
 
 /* The source's next receive gets what lies between. */
 static void give_back(azc_relay *relay, azc_channel *channel) {
-    if (!relay->pass.rest_bytes) return;
-    memmove(relay->pass.rest, relay->pass.rest + relay->pass.rest_at,
-            relay->pass.rest_bytes);
+    azc_passage *pass = &relay->pass;
+    if (!pass->rest_bytes) return;
+    memmove(pass->rest, pass->rest + pass->rest_at, pass->rest_bytes);
     if (channel->leftover)
-        memcpy(relay->pass.rest + relay->pass.rest_bytes,
+        memcpy(pass->rest + pass->rest_bytes,
                channel->bounce + channel->leftover_at, channel->leftover);
     azc_sys.release(channel->bounce);
-    channel->bounce = relay->pass.rest;
+    channel->bounce = pass->rest;
     channel->leftover_at = 0;
-    channel->leftover += relay->pass.rest_bytes;
-    atomic_fetch_sub(&relay->pass.taken, relay->pass.rest_bytes);
-    relay->pass.rest = NULL;
-    relay->pass.rest_bytes = 0;
+    channel->leftover += pass->rest_bytes;
+    atomic_fetch_sub(&pass->taken, pass->rest_bytes);
+    pass->rest = NULL;
+    pass->rest_bytes = 0;
 }
 
 /* The channel goes on, and its lock is released. */
@@ -245,17 +245,18 @@ static azc_relay *relay_new(size_t first) {
     azc_relay *relay = azc_sys.allocate(sizeof *relay);
     if (!relay) return NULL;
     memset(relay, 0, sizeof *relay);
+    azc_passage *pass = &relay->pass;
     relay->hold.wake = wake;
     relay->hold.lost = lose;
-    relay->pass.wake[0] = relay->pass.wake[1] = -1;
-    relay->pass.between[0] = relay->pass.between[1] = -1;
-    relay->pass.rest_room = first > REST_ROOM ? first : REST_ROOM;
-    relay->pass.rest = azc_sys.allocate(relay->pass.rest_room);
+    pass->wake[0] = pass->wake[1] = -1;
+    pass->between[0] = pass->between[1] = -1;
+    pass->rest_room = first > REST_ROOM ? first : REST_ROOM;
+    pass->rest = azc_sys.allocate(pass->rest_room);
     relay->spare = azc__op_new(NULL, 0, NULL, 0);
-    relay->pass.source.hold = azc__op_new(NULL, 0, NULL, 0);
-    relay->pass.sink.hold = azc__op_new(NULL, 0, NULL, 0);
-    if (!relay->pass.rest || !relay->spare || !relay->pass.source.hold ||
-        !relay->pass.sink.hold) {
+    pass->source.hold = azc__op_new(NULL, 0, NULL, 0);
+    pass->sink.hold = azc__op_new(NULL, 0, NULL, 0);
+    if (!pass->rest || !relay->spare || !pass->source.hold ||
+        !pass->sink.hold) {
         release_holds(relay);
         release(relay);
         return NULL;
@@ -339,20 +340,20 @@ int azc_relay_open(const azc_relay_request *wanted, azc_id *out, int *failed) {
     *failed = 0;
     azc_relay *relay = relay_new(wanted->nfirst);
     if (!relay) return -ENOMEM;
+    azc_passage *pass = &relay->pass;
     relay->hold.completes = wanted->completes;
-    relay->pass.sink.hold->expected = wanted->expected;
-    relay->pass.limit = wanted->nbytes;
-    relay->pass.once = wanted->once;
-    if (wanted->nfirst) memcpy(relay->pass.rest, wanted->first, wanted->nfirst);
-    relay->pass.rest_bytes = wanted->nfirst;
-    atomic_init(&relay->pass.taken, 0);
-    atomic_init(&relay->pass.sent, 0);
-    atomic_init(&relay->pass.lane, AZC_BY_COPY);
-    atomic_init(&relay->pass.began, false);
-    int r = azc_sys.open_waker(relay->pass.wake);
+    pass->sink.hold->expected = wanted->expected;
+    pass->limit = wanted->nbytes;
+    pass->once = wanted->once;
+    if (wanted->nfirst) memcpy(pass->rest, wanted->first, wanted->nfirst);
+    pass->rest_bytes = wanted->nfirst;
+    atomic_init(&pass->taken, 0);
+    atomic_init(&pass->sent, 0);
+    atomic_init(&pass->lane, AZC_BY_COPY);
+    atomic_init(&pass->began, false);
+    int r = azc_sys.open_waker(pass->wake);
     if (r == 0)
-        r = azc__note_new(wanted->port, wanted->token,
-                          &relay->pass.sink.hold->note);
+        r = azc__note_new(wanted->port, wanted->token, &pass->sink.hold->note);
     if (r == 0) relay->id = azc__handle_new(&azc__relays, relay);
     if (r == 0 && !relay->id) r = -ENOMEM;
     if (r < 0) {

@@ -220,6 +220,16 @@ static bool spin(azc_id id, uint64_t seen, unsigned us) {
     return is_new;
 }
 
+/* A call found the ring full or empty (-EAGAIN): is it worth another try?  Releases the
+ * lock, and looks only once for it. */
+static bool is_to_try_again(azc_shm *shm, azc_id id, int r, bool has_spun) {
+    uint64_t seen = shm->ring.seen;
+    unsigned us = shm->spin_us;
+    shm->waits += r == -EAGAIN;
+    azc__handle_unlock(&azc__rings, id);
+    return r == -EAGAIN && us && !has_spun && spin(id, seen, us);
+}
+
 /* ---- sending ----------------------------------------------------------------- */
 
 /* With the lock held: room, or -EAGAIN with the bell armed, at first with slack. */
@@ -245,12 +255,7 @@ static int reserve_by_id(azc_id id, uint64_t n, void **at, azc_shm **out) {
         if (!shm) return r;
         r = reserve(shm, n, at);
         if (r == 0) return 0;
-        shm->waits += r == -EAGAIN;
-        uint64_t seen = shm->ring.seen;
-        unsigned us = shm->spin_us;
-        azc__handle_unlock(&azc__rings, id);
-        if (r != -EAGAIN || !us || has_spun) return r;
-        if (!spin(id, seen, us)) return r;
+        if (!is_to_try_again(shm, id, r, has_spun)) return r;
     }
 }
 
@@ -366,12 +371,7 @@ int azc_shm_take(azc_id id, int most, azc_batch *batch, azc_item *items) {
         azc_shm *shm = open_ring(id, AZC_CONSUMER, &r);
         if (!shm) return r;
         r = take(shm, most, batch, items);
-        shm->waits += r == -EAGAIN;
-        uint64_t seen = shm->ring.seen;
-        unsigned us = shm->spin_us;
-        azc__handle_unlock(&azc__rings, id);
-        if (r != -EAGAIN || !us || has_spun) return r;
-        if (!spin(id, seen, us)) return r;
+        if (!is_to_try_again(shm, id, r, has_spun)) return r;
     }
 }
 

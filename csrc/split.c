@@ -477,24 +477,19 @@ static void *run(void *arg) {
     return NULL;
 }
 
-int azc_split_stop(azc_id id) {
+static int stop(azc_id id, bool frees) {
     azc_split *it = find(id);
     if (!it) return azc__handle_why(&azc__splits, id);
     atomic_store(&it->stopping, true);
     azc_sys.signal(it->wake[1]);
+    it->freed = it->freed || frees;
     leave(it);
     return 0;
 }
 
-int azc_split_free(azc_id id) {
-    azc_split *it = find(id);
-    if (!it) return azc__handle_why(&azc__splits, id);
-    atomic_store(&it->stopping, true);
-    azc_sys.signal(it->wake[1]);
-    it->freed = true;
-    leave(it);
-    return 0;
-}
+int azc_split_stop(azc_id id) { return stop(id, false); }
+
+int azc_split_free(azc_id id) { return stop(id, true); }
 
 int azc_split_get(azc_id id, azc_split_state *state) {
     azc_split *it = find(id);
