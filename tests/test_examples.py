@@ -13,7 +13,7 @@ import sys
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import ffmpegs
@@ -32,62 +32,49 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 TOGETHER = {"serve_frames", "view_frames"}
 PROGRAMS = sorted(path for path in EXAMPLES.glob("*.py") if path.stem not in TOGETHER)
 
-# What makes each end soon; {folder} is an empty one, where it also runs.
-ARGUMENTS = {
-    "numpy_to_ffmpeg": "{folder}/film.mkv 30 64x48",
-    "render_thread": "{folder}/film.mkv 30 64x48",
-    "decode_process_encode": "",
-    "live_stream": "{folder}/film.ts --seconds 0.5",
-    "render_loop": "{folder}/film.mp4 10 64x48",
-    "from_turbopipe": "{folder}/film.mp4",
-    "web_viewer": "--frames 3",
-    "aiohttp_frames": "--seconds 0.5 --port {port}",
-    "fastapi_viewer": "--seconds 0.5 --port {port}",
-    "live_film_aiohttp": "--seconds 0.5 --port {port}",
-    "live_film_fastapi": "--seconds 0.5 --port {port}",
-    "stream_server": "--seconds 0.4 --port {port} --file {folder}/film.ts",
-    "render_farm": "{folder}/film.mp4 --size 64x48 --frames 30 --workers 1",
-    "screen_recorder": "{folder}/film.mkv --display {display} --seconds 0.5",
-}
-NEEDED = {
-    "aiohttp_frames": "aiohttp wsproto",
-    "fastapi_viewer": "fastapi uvicorn wsproto",
-    "live_film_aiohttp": "aiohttp",
-    "live_film_fastapi": "fastapi uvicorn",
-    "render_farm": "distributed",
-    "render_loop": "moderngl",
-    "from_turbopipe": "moderngl",
-    "web_viewer": "wsproto",
-    "stream_server": "h11",
-}
-SAID = {
-    "numpy_to_ffmpeg": "30 frames in ",
-    "render_thread": "30 frames in ",
-    "decode_process_encode": "60 frames of (640, 360) in film.mp4",
-    "live_stream": "15 frames sent",
-    "render_loop": "10 frames as ",
-    "web_viewer": "Watch at http",
-    "aiohttp_frames": "Watch at http",
-    "fastapi_viewer": "The panel is at http",
-    "live_film_aiohttp": "Watch at http",
-    "live_film_fastapi": "Watch at http",
-    "stream_server": "Watch at http",
-    "render_farm": "30 frames in ",
-    "screen_recorder": "15 frames in ",
-}
-FRAMES = {  # in the film that it makes
-    "numpy_to_ffmpeg": 30,
-    "render_thread": 30,
-    "decode_process_encode": 60,
-    "live_stream": 15,
-    "render_loop": 10,
-    "from_turbopipe": 120,
-    "stream_server": 10,
-    "render_farm": 30,
-    "screen_recorder": 15,
-}
+
+class Example(NamedTuple):
+    """What makes it end soon, what it needs and says, and the frames in its film."""
+
+    arguments: str = ""  # {folder} is an empty one, where it also runs
+    needs: str = ""
+    says: str = ""
+    frames: int = 0
 
 
+FOR_A_WHILE = "--seconds 0.5 --port {port}"
+TABLE = {
+    "numpy_to_ffmpeg": Example("{folder}/film.mkv 30 64x48", "", "30 frames in ", 30),
+    "render_thread": Example("{folder}/film.mkv 30 64x48", "", "30 frames in ", 30),
+    "decode_process_encode": Example(says="60 frames of (640, 360) in ", frames=60),
+    "live_stream": Example("{folder}/film.ts --seconds 0.5", "", "15 frames sent", 15),
+    "render_loop": Example(
+        "{folder}/film.mp4 10 64x48", "moderngl", "10 frames as ", 10
+    ),
+    "from_turbopipe": Example("{folder}/film.mp4", "moderngl", "", 120),
+    "web_viewer": Example("--frames 3", "wsproto", "Watch at http"),
+    "aiohttp_frames": Example(FOR_A_WHILE, "aiohttp wsproto", "Watch at http"),
+    "fastapi_viewer": Example(
+        FOR_A_WHILE, "fastapi uvicorn wsproto", "The panel is at http"
+    ),
+    "live_film_aiohttp": Example(FOR_A_WHILE, "aiohttp", "Watch at http"),
+    "live_film_fastapi": Example(FOR_A_WHILE, "fastapi uvicorn", "Watch at http"),
+    "stream_server": Example(
+        "--seconds 0.4 --port {port} --file {folder}/film.ts",
+        "h11",
+        "Watch at http",
+        10,
+    ),
+    "render_farm": Example(
+        "{folder}/film.mp4 --size 64x48 --frames 30 --workers 1",
+        "distributed",
+        "30 frames in ",
+        30,
+    ),
+    "screen_recorder": Example(
+        "{folder}/film.mkv --display {display} --seconds 0.5", "", "15 frames in ", 15
+    ),
+}
 QUICK = ("numpy_to_ffmpeg", "live_stream", "serve_frames", "web_viewer")
 
 
@@ -135,24 +122,25 @@ def test_example(path: Path, display: str, tmp_path: Path) -> None:
     name = path.stem
     if name == "screen_recorder" and not display:
         pytest.skip("needs Xvfb")
-    for needed in NEEDED.get(name, "").split():
+    assert path.read_text().startswith('"""')  # it says what it is
+    example = TABLE.get(name, Example())
+    for needed in example.needs.split():
         pytest.importorskip(needed)
     port = ffmpegs.free_port(socket.SOCK_STREAM)
-    given = ARGUMENTS.get(name, "")
     places = {"folder": tmp_path, "port": port, "display": display}
-    arguments = given.format(**places).split()
-    assert SAID.get(name, "") in run(path, tmp_path, *arguments)
-    if name in FRAMES:
+    arguments = example.arguments.format(**places).split()
+    assert example.says in run(path, tmp_path, *arguments)
+    if example.frames:
         [film] = tmp_path.glob("film.*")
         is_ours = name != "stream_server"  # which shows FFmpeg's test picture
         count = functools.partial(frames_in, film, is_ours=is_ours)
-        assert anyio.run(count) == FRAMES[name]
+        assert anyio.run(count) == example.frames
 
 
 @contextmanager
 def started(name: str, *arguments: str) -> Iterator[tuple[Any, str]]:
     """An example that listens, and its address; killed if it has not ended."""
-    for needed in NEEDED.get(name, "").split():
+    for needed in TABLE[name].needs.split():
         pytest.importorskip(needed)
     port = ffmpegs.free_port(socket.SOCK_STREAM)
     program = [str(EXAMPLES / f"{name}.py"), "--port", str(port), *arguments]
@@ -322,13 +310,5 @@ def test_vectors_from_c_and_rust(with_cargo: bool, tmp_path: Path) -> None:
         assert "no cargo" in rows[-1][0]
 
 
-@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
-def test_example_says_what_it_is(path: Path) -> None:
-    """On its first lines; and it can be imported without running."""
-    assert path.read_text().startswith('"""')
-    assert 'if __name__ == "__main__":' in path.read_text()
-
-
 def test_table_has_no_others() -> None:
-    names = {path.stem for path in PROGRAMS}
-    assert {*ARGUMENTS, *NEEDED, *SAID, *FRAMES} <= names
+    assert set(TABLE) <= {path.stem for path in PROGRAMS}
