@@ -1,7 +1,7 @@
 """FanOut: the same records to many consumers, a ring for each.
 
-A consumer that is slow has a full ring.  What happens then is its policy's to say, and
-concerns nobody else: all others have the record before anyone waits.
+The ring of a slow consumer is full.  Its policy says what happens then.  It delays no
+other consumer: all others have the record before `send` waits.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FanOut(AsyncResource):
         return tuple(self._consumers)
 
     def attach(self, ring: Ring, policy: Policy = "block") -> Consumer:
-        """Send every record to this ring too, from now on.  The ring is the FanOut's.
+        """Send every record to this ring too, from now on; the FanOut owns it.
 
         What happens while the ring is full:
 
@@ -81,9 +81,9 @@ class FanOut(AsyncResource):
     async def send(self, *buffers: Buffer, type_id: int = 0) -> None:
         """Send one record to all.
 
-        It waits for those with the policy "block", and for no others.  Cancelled
-        meanwhile, some may not have got it.  A consumer that has died, or closed its
-        ring, is left out from then on: `Consumer.error` says why.
+        It waits for consumers with the policy "block" only.  If it is cancelled, some
+        of these may not have the record.  A consumer that has died, or closed its ring,
+        is left out from then on: `Consumer.error` says why.
 
         Raises:
             ValueError: the record is too big for one of the rings; none has got it.

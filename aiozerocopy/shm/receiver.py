@@ -1,9 +1,9 @@
 """Receiver: the side of a ring that receives, for one task at a time.
 
 It asks C, which takes records or arms the doorbell.  Then it waits for the bell, and
-asks again.  A cancel is delivered while it waits, when nothing was taken.  If an
-exception of a signal's handler comes when something was, C takes that again the next
-time.  Our handlers are nested, because it may also come while the first one runs.
+asks again.  A cancel arrives while it waits, when it has taken nothing.  If a signal's
+exception comes after it has, the next call takes the same records again.  Our handlers
+are nested because a second exception may come while the first one runs.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Receiver(Side):
             await self._wait()
 
     async def _wait(self) -> None:
-        if self.end.forget_lost():  # and look again: see there
+        if self.end.forget_lost():  # look again: more may be lost, without a bell
             with anyio.move_on_after(LOOK_AGAIN):
                 await self.news()
         else:

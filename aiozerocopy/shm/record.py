@@ -3,8 +3,8 @@
 The memory is the reader's until all that refers to it is gone: the record or batch
 (until it is released), its views and its arrays, also after the ring is closed.  Until
 then the producer cannot use that part of the ring.  It is read-only here, but the
-producer's process could still write to it: copy what you check before you use it, if
-you do not trust that program.
+producer's process can write to it: if you do not trust that program, copy the bytes
+before you check them.
 """
 
 from __future__ import annotations

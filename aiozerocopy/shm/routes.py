@@ -1,8 +1,8 @@
 """Routes: the records of one type each, for tasks of their own.
 
-There is one receiver, so of the tasks that wait one asks the ring, for all of them: it
-puts each record into the queue of its type, until its own has one.  Then another does.
-What is queued lies in the ring, so the queues are as long as that at most.
+A ring has one receiver, so one of the waiting tasks reads for all: it puts each record
+into the queue of its type until its own queue has one, and then another task reads.
+Queued records stay in the ring's memory, which bounds the queues.
 """
 
 from __future__ import annotations

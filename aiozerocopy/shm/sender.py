@@ -1,9 +1,9 @@
 """Sender: the side of a ring that sends, and the line of the tasks that want to.
 
 A call asks C, which moves the record or arms the doorbell.  Then it waits for the bell,
-and asks again.  A cancel is delivered while it waits, when nothing was moved.
+and asks again.  A cancel arrives while it waits, when nothing was moved.
 
-A record is made at one place of the ring, so one task at a time makes one; the others
+The next record has one place in the ring, so one task at a time makes it; the others
 wait in the order of their calls.
 """
 
@@ -12,7 +12,8 @@ from __future__ import annotations
 import collections
 import contextlib
 import weakref
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
@@ -23,16 +24,18 @@ from aiozerocopy._core.ring_end import FULL, RESERVED, RingEnd
 from aiozerocopy.shm.side import Side
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from typing_extensions import Buffer, Self
 
+T = TypeVar("T")
 
 SLACK = 0.001  # seconds: see azc_shm_send
+AGAIN = (FULL, RESERVED)
 
 
 class Line:
-    """The places, the first of which may send."""
+    """The tasks' places; the task with the first one may send."""
 
     def __init__(self) -> None:
         self._places: collections.deque[weakref.ref[Place]] = collections.deque()
@@ -109,9 +112,11 @@ class Sender(Side):
             self.enter()
             result = FULL
             if self.line.is_empty():
-                result = self._send_now(pins, type_id)
-            if result == FULL:
-                result = await self._send_in_turn(pins, type_id)
+                result = self.end.send(pins, type_id)
+            if result in AGAIN:
+                with Place(self.line) as place:
+                    step = partial(self.end.send, pins, type_id)
+                    result = await self._in_turn(place, step)
             if result < 0:
                 raise self.end.error(result, nbytes)
         finally:
@@ -124,53 +129,46 @@ class Sender(Side):
             return False
         pins = Pins(map(pin, buffers))
         try:
-            result = self._send_now(pins, type_id)
-            if result < 0 and result != FULL:
+            result = self.end.send(pins, type_id)
+            if result < 0 and result not in AGAIN:
                 raise self.end.error(result, sum(map(len, pins)))
-            return result != FULL
+            return result == 0
         finally:
             pins.release()
-
-    async def _send_in_turn(self, pins: Pins, type_id: int) -> int:
-        with Place(self.line) as place:
-            await place.wait()
-            is_first = True
-            while (result := self._send_now(pins, type_id)) == FULL:
-                await self._wait(place, is_first)
-                is_first = False
-            return result
-
-    def _send_now(self, pins: Pins, type_id: int) -> int:
-        """Called by the first in line."""
-        result = self.end.send(pins, type_id)
-        return FULL if result == RESERVED else result
 
     async def reserve_at(self, place: Place, nbytes: int) -> memoryview:
         """Wait for this place to be the first, then for room."""
         self.enter()
         await waiter.enter()
         await self.breathe(nbytes)
+        step = partial(self.end.reserve, nbytes, self.line.wake)
+        reserved = await self._in_turn(place, step)
+        if isinstance(reserved, memoryview):
+            return reserved
+        raise self.end.error(reserved, nbytes)
+
+    async def _in_turn(self, place: Place, step: Callable[[], T]) -> T:
+        """Call it when the place is the first, again and again until there is room."""
         await place.wait()
-        is_first = True
+        slack: float | None = SLACK
         while True:
             self.enter()
-            reserved = self.end.reserve(nbytes, self.line.wake)
-            if isinstance(reserved, memoryview):
-                return reserved
-            if reserved not in (FULL, RESERVED):
-                raise self.end.error(reserved, nbytes)
-            await self._wait(place, is_first)
-            is_first = False
+            result = step()
+            if result not in AGAIN:
+                return result
+            await self._wait(place, slack)
+            slack = None
 
-    async def _wait(self, place: Place, is_first: bool) -> None:
-        """For the first time C has the bell rung only once there is more room.
+    async def _wait(self, place: Place, slack: float | None) -> None:
+        """Wait for room, for so many seconds.
 
-        A room that was dropped, and is still seen by a view, comes before that.
+        C has the bell rung late the first time, when there is more room.  A room that
+        was dropped comes before that, as long as a view can write to it.
         """
         if not self.end.is_unreserved():
             await place.change.wait(lambda: self.closed or self.end.is_unreserved())
             return
-        with anyio.move_on_after(SLACK if is_first else None):
+        with anyio.move_on_after(slack):
             await self.news()
 
     def commit(self, nbytes: int, type_id: int) -> None:

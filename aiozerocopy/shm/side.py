@@ -1,4 +1,4 @@
-"""Side: what sending and receiving share: a ring's end, its loop, and its end of life.
+"""Side: what sending and receiving share: a ring's end, its loop, and how it closes.
 
 The states, and who owns what
     open      the fds are C's, and the loop that the ring was opened in watches them
@@ -7,10 +7,10 @@ The states, and who owns what
               valid
     dead      in a forked child: nothing is touched, neither loop nor fds
 
-The loop watches the ring's doorbell, and the socket whose end means that the peer is
-gone.  Each wakes all tasks that wait, and each of these looks at the ring again.  They
-are woken before the doorbell is emptied: a signal's exception in between leaves it
-ringing, so that they are woken once more.
+The loop watches the ring's doorbell, and the socket, whose end means that the peer has
+gone.  Each wakes all waiting tasks, which look at the ring again.  They are woken
+before the doorbell is emptied: a signal's exception in between leaves it ringing, and
+they are woken once more.
 """
 
 from __future__ import annotations

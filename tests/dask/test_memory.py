@@ -58,17 +58,19 @@ def test_memory_that_can_still_be_seen_is_not(kept: Any) -> None:
 
 
 def test_much_larger_memory_is_left_for_others() -> None:
-    del_me = memory_for(4 * LARGE)
-    del del_me
+    memory_for(4 * LARGE)  # and gone
     small = memory_for(LARGE)
     assert len(messages._waiting) == 1
     del small
     assert len(messages._waiting) == 2
 
 
-def test_small_memory_does_not_wait() -> None:
-    view = memory_for(LARGE - 1)
-    del view
+@pytest.mark.parametrize("nbytes", [LARGE - 1, 4 * LARGE])
+def test_small_memory_does_not_wait_nor_what_is_more_than_all(
+    nbytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "MOST", 3 * LARGE)
+    memory_for(nbytes)
     assert not messages._waiting
 
 
@@ -81,15 +83,6 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sum(map(len, messages._waiting.values())) <= 3 * LARGE
     # (whoever has waited longest has gone)
     assert [address(one) for one in messages._waiting.values()] == places[2:]
-
-
-def test_memory_that_is_larger_than_all_may_be_does_not_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(messages, "MOST", LARGE)
-    view = memory_for(2 * LARGE)
-    del view
-    assert not messages._waiting
 
 
 def test_finalizer_in_the_middle_of_a_take() -> None:
