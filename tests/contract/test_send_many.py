@@ -49,13 +49,17 @@ async def test_size_that_changes_meanwhile_is_refused(some: Link, size: int) -> 
 
 
 @pytest.mark.every_loop
-@pytest.mark.parametrize("size", [1_000, 60_000])
-async def test_cancel_cuts_between_messages(clogged: Link, size: int) -> None:
-    count = 4 * BIG // size
+@pytest.mark.parametrize(
+    ("size", "count"), [(1_000, 500), (1_000, 4_000), (60_000, 70)]
+)
+async def test_cancel_cuts_between_messages(
+    clogged: Link, size: int, count: int
+) -> None:
     batch = [message(1, n, size) for n in range(count)]
     checker = Checker()
     async with reading(clogged, checker.feed, start=False) as reader:
         async with clogged.sender() as stream:
+            await stream.flush()  # (from here on a few small ones are one block)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(stream.send_many, batch)
                 await begun(stream)

@@ -182,28 +182,13 @@ async def test_error_that_is_kept_keeps_no_slot(ends: Any) -> None:
 
 
 async def test_many_records_a_wake_up() -> None:
-    """What a batch of 256 saves, beside a receive for each record."""
-    count, length = 4096, 16
-    calls: dict[str, int] = {}
-    steps: dict[str, int] = {}
-    for way in ("batches", "each"):
-        here, there = azc.socketpair()
-        async with here, there, anyio.create_task_group() as tasks:
-            tasks.start_soon(here.send, records(count, length))
-            steps[way] = 0
-            if way == "batches":
-                batches = there.batches((256, length))
-                while steps[way] < count / 256:
-                    assert len(await anext(batches)) == 256
-                    steps[way] += 1
-            else:
-                record = bytearray(length)
-                for _ in range(count):
-                    await there.receive_exactly(record)
-                    steps[way] += 1
-            calls[way] = there.stats.receive_calls
-    assert steps == {"batches": 16, "each": 4096}
-    assert calls["batches"] * 40 < calls["each"]
+    here, there = azc.socketpair()
+    async with here, there, anyio.create_task_group() as tasks:
+        tasks.start_soon(here.send, records(4096))
+        batches = there.batches((256, 16))
+        for _ in range(16):
+            assert len(await anext(batches)) == 256
+        assert there.stats.receive_calls < 100
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,10 @@ class TestPort:
 
 
 class TestSendNow:
+    def test_at_once(self, pipe: Unread, port: Port) -> None:
+        assert pipe.channel.send_now(port, (b"ab",)).done
+        assert pipe.read(2) == b"ab"
+
     @pytest.mark.parametrize(
         ("buffers", "kind"), [((b"ab",), StreamClosed), ((b"ab", 5), TypeError)]
     )
@@ -186,6 +190,7 @@ class TestClosing:
         closing = pipe.channel.close(port)
         assert outcome(closing) == (True, 0, 0, 0, 0)
         assert closed[1:] == [(pipe.channel.id, 0, 0)]
+        assert pipe.channel.fileno() == -1
         assert not is_open(fd)
         assert not port.operations
 

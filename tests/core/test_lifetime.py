@@ -326,6 +326,40 @@ class TestClosed:
         assert ticket.done()
 
 
+# A task that sends, and what happens once it is stuck.  (WAIT is for `_start`.)
+SENDS = """
+    stuck = threading.Event()
+
+    async def main():  # WAIT
+        loop = asyncio.get_running_loop()
+        task = asyncio.create_task(stream.send(data[0]))
+        await begun(stream)
+        print("stuck", flush=True)
+        {}
+        stuck.set()
+        await task
+
+    {}
+    """
+RUN = "asyncio.run(main())"
+IN_A_DAEMON = f"threading.Thread(target=lambda: {RUN}, daemon=True).start()"
+ENDS = {
+    "exit in a task": (5, SENDS.format("sys.exit(5)", RUN)),
+    "exit in a callback": (5, SENDS.format("loop.call_soon(sys.exit, 5)", RUN)),
+    "daemon with a loop": (0, SENDS.format("", f"{IN_A_DAEMON}; stuck.wait()")),
+    "daemon that sends": (
+        0,
+        """
+    threading.Thread(  # WAIT
+        target=stream.send_from_thread, args=(data[0],), daemon=True
+    ).start()
+    asyncio.run(begun(stream))
+    print("stuck", flush=True)
+    """,
+    ),
+}
+
+
 class TestExit:
     """The interpreter may end at any moment: a clean prefix, a word, no crash."""
 
@@ -378,59 +412,13 @@ class TestExit:
         assert f"{lost:,} bytes were still queued" in complained
         assert "Traceback" not in complained
 
-    @pytest.mark.parametrize("where", ["task", "callback"])
-    def test_sys_exit(self, where: str) -> None:
-        how = {"task": "sys.exit(5)", "callback": "loop.call_soon(sys.exit, 5)"}
-        received, status, complained = self._start(
-            f"""
-    async def main():  # WAIT
-        loop = asyncio.get_running_loop()
-        task = asyncio.create_task(stream.send(data[0]))
-        await begun(stream)
-        print("stuck", flush=True)
-        {how[where]}
-        await task
-    asyncio.run(main())
-    """
-        )
-        assert status == 5
+    @pytest.mark.parametrize("end", ENDS)
+    def test_in_the_middle_of_a_send(self, end: str) -> None:
+        expected, code = ENDS[end]
+        received, status, complained = self._start(code)
+        assert status == expected
         assert 0 < len(received) < 1 << 20
         assert "Fatal" not in complained
-
-    @pytest.mark.parametrize("where", ["thread", "loop"])
-    def test_daemon_thread(self, where: str) -> None:
-        received, status, complained = self._start(
-            {
-                "thread": """
-    async def wait():
-        await begun(stream)
-    threading.Thread(  # WAIT
-        target=stream.send_from_thread, args=(data[0],), daemon=True
-    ).start()
-    asyncio.run(wait())
-    print("stuck", flush=True)
-    """,
-                "loop": """
-    stuck = threading.Event()
-    async def main():  # WAIT
-        task = asyncio.create_task(stream.send(data[0]))
-        await begun(stream)
-        stuck.set()
-        await task
-    threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()
-    stuck.wait()
-    print("stuck", flush=True)
-    """,
-            }[where]
-        )
-        assert status == 0
-        assert 0 < len(received) < 1 << 20
-        assert "Fatal" not in complained
-
-
-SIGNALS = """
-    import links, oracle, pathlib
-"""
 
 
 class TestSignals:
@@ -439,8 +427,8 @@ class TestSignals:
     def test_sigpipe_kills_nobody(self, tmp_path: Path) -> None:
         kinds = ["pipe", "adopted", "fifo", "pty", "unix", "tcp4", *LENDING]
         said = scripts.run(
-            SIGNALS
-            + """
+            """
+    import links, pathlib
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
     async def at_once(link, size=100):

@@ -16,7 +16,6 @@ import aiozerocopy as azc
 from aiozerocopy import StreamClosed
 from aiozerocopy._core import fork_and_exit, lifetime
 from aiozerocopy._core.channel import Channel
-from aiozerocopy._core.lifetime import NOWHERE
 from aiozerocopy._core.waiter import Waiter
 
 if TYPE_CHECKING:
@@ -90,30 +89,6 @@ class TestBinding:
 
 
 class TestTheEnd:
-    @pytest.mark.parametrize("bound", [False, True])
-    @pytest.mark.parametrize("name", ["aclose", "abort"])
-    async def test_everything_is_given_back(
-        self, stream: SendStream, name: str, bound: bool
-    ) -> None:
-        fd = stream.fileno()
-        assert is_open(fd)
-        waiter: Waiter | None = None
-        if bound:
-            waiter = stream._enter()
-            await stream.send(b"x")
-        for _ in range(2):
-            if (result := getattr(stream, name)()) is not None:
-                await result
-        assert not is_open(fd)
-        assert stream.fileno() == -1
-        assert stream._has_ended
-        assert stream._closed
-        assert stream._loop is NOWHERE
-        assert stream._waiter is None
-        assert stream._out.ready is None
-        assert waiter is None or not waiter._users
-        assert repr(stream) == "<SendStream closed>"
-
     async def test_from_another_loop(
         self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
     ) -> None:

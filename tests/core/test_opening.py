@@ -267,6 +267,7 @@ def test_negative_limit(ends: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="queue_limit must be at least 0, not -1"):
         azc.open_writer(ends[1], queue_limit=-1)
     assert is_open(ends[1])
+    azc.open_writer(ends[1], queue_limit=0).abort()
 
 
 def test_wrong_direction(ends: tuple[int, int]) -> None:

@@ -63,8 +63,10 @@ class TestShortWay:
         await stream.send(b"bound")
         monkeypatch.setattr(SendStream, "_send", refuse)
         monkeypatch.setattr(SendStream, "_enter", refuse)
+        ready = stream._out.ready
         for item in (b"ab", bytearray(b"ab"), memoryview(b"ab")):
             await stream.send(item)
+        assert stream._out.ready is ready
         with pytest.raises(AssertionError, match="long"):
             await stream.send(b"a", b"b")
 

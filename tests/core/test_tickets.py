@@ -62,30 +62,6 @@ class TestTicket:
         assert (caught.value.bytes_sent, caught.value.total) == (0, MUCH + 1)
         assert len(ends.sender._failures.operations) == 1
 
-    async def test_one_that_is_cancelled_has_not_failed(
-        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """It yields now and then, once it is queued."""
-        ticket = await ends.sender.put(bytes(MUCH))
-        waiter, stream = ends.sender._waiter, ends.sender
-        assert waiter is not None
-        yields: list[int] = []
-
-        async def note() -> None:
-            yields.append(stream.stats.messages_queued)
-            raise asyncio.CancelledError
-
-        with monkeypatch.context() as patched:
-            patched.setattr(waiter, "yield_to_loop", note)
-            stream._budget, stream._spent = 3, 0
-            queued = [await stream.put(b"x") for _ in range(2)]
-            with pytest.raises(asyncio.CancelledError):
-                await stream.put(b"x")
-        assert yields == [4]
-        assert stream.stats.messages_queued == 3
-        assert not stream._failures.operations
-        assert not any(each.done() for each in (ticket, *queued))
-
 
 class TestFromAThread:
     @pytest.mark.parametrize("code", [errno.EPERM, errno.EIO])
