@@ -75,8 +75,8 @@ SLICES = (
     Slice(
         "any-order",
         "A stream's calls in any order, on pipes, lent pages, UNIX and TCP sockets, "
-        "with peers that die, forks and collections: what arrives is whole, in order, "
-        "and nothing else.",
+        "with peers that die and collections: what arrives is whole, in order, and "
+        "nothing else.",
         12,
         "AZC_EXAMPLES=5000 python -m pytest slow/test_state_machine.py",
     ),

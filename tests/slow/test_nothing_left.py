@@ -18,7 +18,7 @@ import inspect
 import os
 import pkgutil
 import warnings
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -26,10 +26,9 @@ import anyio.lowlevel
 import figures
 import pytest
 from inventory import nothing_left
-from links import cancelled_at, linux_only, open_link
-from oracle import Checker, message
+from links import cancelled_at, linux_only
 from rings import SMALL, connected, filled, opened, ring_pair
-from things import HOLD_NOTHING, NEVER, SCENES, SHOWN, WARNS
+from things import HOLD_NOTHING, NEVER, SCENES, SHOWN, WARNS, echo
 
 import aiozerocopy as azc
 from aiozerocopy import broadcast, shm
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 np = pytest.importorskip("numpy")
 pytestmark = [linux_only, pytest.mark.anyio]
 
-FIRST = 60_000  # bytes that wait in a pipe
 SIZE = 200_000  # more than a small link takes by itself
 MOST = 200  # awaits: more than any has
 CASES: dict[str, Callable[[Path], AsyncIterator[Any]]] = {}
@@ -70,35 +68,6 @@ def case(*names: str) -> Callable[[Any], Any]:
 
 
 # ---- sending ------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def sending(folder: Path, kind: str = "unix") -> AsyncIterator[Any]:
-    """A stream of ours, whose far end is checked: it goes on to the end."""
-    checker = Checker()
-    with open_link(kind, folder) as link:
-        far = link.receiver()
-
-        async def drain() -> None:
-            memory = bytearray(60_000)
-            while True:
-                try:
-                    n = await far.receive_into(memory)
-                except anyio.EndOfStream:
-                    return
-                checker.feed(memoryview(memory)[:n])
-
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(far)
-            tasks = await stack.enter_async_context(anyio.create_task_group())
-            async with link.sender() as stream:
-                tasks.start_soon(drain)
-                yield stream
-                if stream.fileno() >= 0 and not getattr(stream, "_eof", False):
-                    await stream.send(message(9, 0, 100))
-                    await stream.flush()
-    checker.finish()
-    assert list(checker.counts.values()) == [1] * len(checker.counts)
 
 
 @case("UnixStream.send_fds", "UnixStream.receive_fds")
@@ -217,11 +186,6 @@ async def _(_folder: Path) -> AsyncIterator[Any]:
 # ---- connections, children, relays --------------------------------------------------
 
 
-async def echo(stream: azc.Stream) -> None:
-    async for data in stream:
-        await stream.send(data)
-
-
 async def ask(stream: azc.Stream) -> None:
     async with stream:
         await stream.send(b"hello")
@@ -263,22 +227,18 @@ async def _(_folder: Path) -> AsyncIterator[Any]:
 
 
 @case("relay")
-async def _(folder: Path) -> AsyncIterator[Any]:
-    async with sending(folder) as sink, azc.pipe() as (source, feed):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(feed_and_close, feed)
+async def _(_folder: Path) -> AsyncIterator[Any]:
+    async with azc.pipe() as (source, feed), azc.pipe() as (far, sink):
 
-            async def relay() -> None:
-                await azc.relay(source, sink)
+        async def relay() -> None:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(feed.send, bytes(SIZE))
+                tasks.start_soon(far.receive_exactly, bytearray(SIZE))
+                await azc.relay(source, sink, SIZE)
 
-            yield relay
-            # What was not taken is still there; it must not stay behind.
-            await azc.relay(source, sink)
-
-
-async def feed_and_close(feed: azc.SendStream) -> None:
-    async with feed:
-        await feed.send(message(1, 0, SIZE))
+        yield relay
+        for stream in (feed, far):
+            stream.abort()  # what a cancelled relay has not moved is not awaited
 
 
 # ---- rings --------------------------------------------------------------------------

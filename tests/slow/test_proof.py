@@ -16,11 +16,10 @@ import pytest
 from links import linux_only
 from proof import page, results, running
 from proof.__main__ import main as proof
-from proof.running import SIDE_BY_SIDE, in_order, run_all, started_by
-from proof.table import MOST, SLICES, TESTS, Slice
+from proof.running import run_all, started_by
+from proof.table import SLICES, TESTS, Slice
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 pytestmark = linux_only
@@ -118,36 +117,6 @@ def test_slice_that_hangs_is_ended_with_all_its_children(
     assert time.monotonic() - began < 60  # and not 100
 
 
-@pytest.mark.slow
-def test_two_beside_each_other_then_those_alone(tmp_path: Path) -> None:
-    book = tmp_path / "book"
-    text = f"""
-import time
-book = open({str(book)!r}, 'a+', buffering=1)
-print('NAME+', file=book)
-for _ in range(1000):
-    book.seek(0)
-    if book.read().count('+') > 1:
-        break
-    time.sleep(0.01)
-time.sleep(0.2)
-print('NAME-', file=book)
-"""
-    slices = [
-        program(name, text.replace("NAME", name), alone=name == "alone")
-        for name in ("a", "alone", "b", "c")
-    ]
-    found = run(tmp_path / "logs", *slices)
-    assert set(verdicts(found).values()) == {"passed"}
-    at_once, most = 0, 0
-    events = book.read_text().split()
-    for event in events:
-        at_once += 1 if event.endswith("+") else -1
-        most = max(most, at_once)
-    assert most == SIDE_BY_SIDE
-    assert events[-2:] == ["alone+", "alone-"]
-
-
 def test_when_time_is_over_the_rest_is_not_run(tmp_path: Path) -> None:
     found = run(tmp_path, program("late", "pass"), seconds=0)
     assert verdicts(found) == {"late": "not run"}
@@ -185,21 +154,6 @@ def test_unknown_slice_is_refused(tmp_path: Path) -> None:
 
 
 # ---- the table ----------------------------------------------------------------------
-
-
-def schedule(slices: Sequence[Slice]) -> float:
-    """Minutes from the first to the last, as they are meant."""
-    lanes = [0.0] * SIDE_BY_SIDE
-    for each in in_order(slices):
-        if each.alone:
-            lanes = [max(lanes) + each.minutes] * SIDE_BY_SIDE
-        else:
-            lanes[lanes.index(min(lanes))] += each.minutes
-    return max(lanes)
-
-
-def test_all_slices_fit_into_the_time() -> None:
-    assert schedule(SLICES) <= MOST
 
 
 def test_slices_have_names_of_their_own_and_what_they_run_exists() -> None:

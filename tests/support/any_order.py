@@ -447,28 +447,6 @@ class Machine(RuleBasedStateMachine):
         with contextlib.suppress(OSError):  # there is more in it, or the user's share
             fcntl.fcntl(self.world.fd, fcntl.F_SETPIPE_SZ, size)
 
-    # -- forks --------------------------------------------------------------------
-
-    @rule(sends=st.booleans())
-    def fork(self, sends: bool) -> None:
-        """The child has no way to the peer."""
-        with warnings.catch_warnings():  # 3.12 and later warn of threads
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
-        if not child:
-            status = 1
-            try:
-                if sends:
-                    self.world.stream.send_from_thread(b"from a child")
-                    status = 2
-                else:
-                    status = 0
-            except (StreamBroken, StreamClosed, RuntimeError):
-                status = 0
-            finally:
-                os._exit(status)
-        assert os.waitpid(child, 0)[1] == 0, "a forked child sent something"
-
     # -- ends ---------------------------------------------------------------------
 
     @rule()
