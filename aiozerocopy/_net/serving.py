@@ -110,8 +110,8 @@ def serve_tcp(
         OSError (when it is entered): it cannot listen there; host and port are in the
             text.
     """
-    check_counts(0, port=port)
     check_port(port)
+    check_counts(0, port=port)
     check_seconds(idle_timeout=idle_timeout, dead_after=dead_after)
     check_counts(1, max_connections=max_connections, max_per_address=max_per_address)
     where = (host, port, BACKLOG, reuse_port)
