@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import trustme
 from links import until
+from transports import Recorder
 
 from aiozerocopy import transport as azt
 
@@ -24,27 +25,10 @@ BIG = 4 << 20
 SOURCE = bytes(range(256)) * (BIG // 256)
 
 
-class Told(asyncio.Protocol):
-    """Notes what it is told."""
-
-    def __init__(self) -> None:
-        self.data, self.is_lost = bytearray(), False
-
+class Told(Recorder):
     def has(self, data: bytes) -> Callable[[], bool]:
         """Nothing else, and nothing twice."""
         return lambda: len(self.data) >= len(data) and self.data == data
-
-    def was_lost(self) -> bool:
-        return self.is_lost
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.data += data
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self.is_lost = True
 
 
 class Echo(Told):
@@ -138,7 +122,7 @@ class World:
             transport.write(b"new")
             await until(told.has(b"new"))
             transport.close()
-            await until(told.was_lost)
+            await until(told.is_lost)
 
     async def _use_connections(self) -> None:
         got = bytearray()
@@ -178,7 +162,7 @@ class World:
         for transport in self.transports:
             transport.close()
         for told in self.told:
-            await until(told.was_lost)
+            await until(told.is_lost)
         assert await self.loop.sock_recv(self.peer, 1) == b""
         await until(self._pipe_has_ended)
         assert self._has_file()

@@ -55,6 +55,7 @@ async def test_from_one_end_of_a_pipe_to_the_other() -> None:
 async def test_the_reader_leaves() -> None:
     reader, writer = pipe()
     transport, protocol = await azt.connect_write_pipe(Recorder, writer)
+    assert os.get_blocking(writer.fileno())  # as before
     reader.close()
     assert await protocol.lost is None
     transport.write(b"late")

@@ -16,7 +16,6 @@ from links import others_wait, until
 from oracle import payload
 from transports import End, Recorder, both_loops, opened
 
-from aiozerocopy import transport as azt
 from aiozerocopy.transport import readiness, reading
 
 if TYPE_CHECKING:
@@ -195,16 +194,6 @@ async def test_two_numbers_of_one_connection() -> None:
                 assert other.protocol.events == ["made"]
                 other.peer.send(b"x")
                 await until(lambda: other.protocol.data == b"x")
-
-
-async def test_a_pipe_that_blocks_goes_on_blocking() -> None:
-    reading, writing = os.pipe()
-    with os.fdopen(writing, "wb", buffering=0) as file:
-        transport, protocol = await azt.connect_write_pipe(Recorder, file)
-        assert os.get_blocking(writing)
-        os.close(reading)
-        assert await asyncio.wait_for(protocol.lost, 10) is None
-        assert transport.is_closing()
 
 
 async def test_loop_refuses_others_the_fd_of_a_transport() -> None:
