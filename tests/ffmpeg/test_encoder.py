@@ -130,19 +130,6 @@ async def test_film_goes_to_a_socket_and_a_file_at_once(
     assert len(played(bytes(received), ffmpeg)) == 10
 
 
-async def test_output_that_ends_too_early_is_told(ffmpeg: str) -> None:
-    async with Encoder(SIZE, 25, format="mpegts", ffmpeg=ffmpeg) as encoder:
-        await encoder.put(picture(0))
-        assert encoder._running is not None
-        encoder._running.process.kill()
-        async for _ in encoder.output:
-            pass
-        with pytest.raises(FFmpegError):
-            await encoder.wait()
-    with pytest.raises(azc.StreamClosed, match="was closed"):
-        _ = encoder.output
-
-
 @pytest.mark.every_loop
 @each_delay
 @each_format
@@ -333,21 +320,6 @@ async def test_cancelled(where: str, ffmpeg: str) -> None:
             await waits.wait()
             tasks.cancel_scope.cancel()
     assert is_gone(pid)
-
-
-@pytest.mark.every_loop
-async def test_cancelled_receive_loses_nothing(ffmpeg: str) -> None:
-    async with Encoder(SIZE, 25, **RAW, ffmpeg=ffmpeg) as encoder:
-        chunks = []
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(send_all, encoder, pictures(20))
-            with pytest.raises(anyio.EndOfStream):
-                for number in itertools.count():
-                    with anyio.CancelScope() as scope:
-                        if number % 2:
-                            scope.cancel()
-                        chunks.append(await encoder.receive(1000))
-    assert len(played(b"".join(chunks), ffmpeg)) == 20
 
 
 async def test_aborted(ffmpeg: str) -> None:

@@ -195,14 +195,6 @@ async def test_gap_that_is_filled(more: Any, ffmpeg: str, tmp_path: Path) -> Non
     assert times[:3001] == pytest.approx(expected, abs=1e-6)
 
 
-async def test_times_of_frames_to_keep(corpus: Callable[[str], Path]) -> None:
-    path = corpus("packaged") / "variable.mkv"
-    expected = await times_of(path)
-    async with Reader(path, copy=True) as video:
-        assert video.time is None
-        assert [video.time async for _ in video] == expected
-
-
 @pytest.mark.parametrize(
     "options",
     [

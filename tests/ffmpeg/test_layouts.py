@@ -77,23 +77,6 @@ def test_frame_has_as_many_bytes_as_ffmpeg_takes(
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("pix_fmt", ["bayer_rggb16le", "y210le"])
-async def test_format_that_ffmpeg_only_reads(
-    ffmpeg: str, pix_fmt: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "copy"
-    output = ["-c", "copy", "-f", "rawvideo", str(path)]
-    async with Writer(output, SIZE, pix_fmt=pix_fmt, ffmpeg=ffmpeg) as video:
-        assert video.layout.opaque
-        frame = np.arange(video.frame_bytes // 2, dtype="u2")
-        await video.send(frame)
-        with pytest.raises(ValueError, match=f"{frame.nbytes:,} bytes"):
-            await video.send(frame[1:])
-        await video.send(frame + 1)
-    assert path.read_bytes() == frame.tobytes() + (frame + 1).tobytes()
-
-
-@pytest.mark.anyio
 async def test_ffmpeg_is_asked_once(ffmpeg: str, tmp_path: Path) -> None:
     asked = tmp_path / "ffmpeg"
     asked.symlink_to(ffmpeg)

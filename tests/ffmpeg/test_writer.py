@@ -100,7 +100,10 @@ async def test_format_that_only_ffmpeg_knows(ffmpeg: str, tmp_path: Path) -> Non
     async with Writer(
         path, SIZE, 30, "yuyv422", "ffv1", options, ffmpeg=ffmpeg
     ) as video:
+        assert video.layout.opaque
         assert video.frame_bytes == array.nbytes
+        with pytest.raises(ValueError, match=f"{array.nbytes:,} bytes"):
+            await video.send(array[1:])
         await video.send(array)
     assert await frames_of(path, "yuyv422", ffmpeg=ffmpeg) == [array.tobytes()]
 
@@ -125,12 +128,6 @@ async def test_reader_scales_and_repeats(ffmpeg: str) -> None:
             count += 1
             frame.release()
         assert count == 60
-
-
-async def test_reader_sees_filters_and_rotation(ffmpeg: str) -> None:
-    options = ["-vf", "transpose,crop=40:20"]
-    async with Reader(pattern(), options=options, ffmpeg=ffmpeg) as video:
-        assert video.size == (40, 20)
 
 
 async def test_reader_lands_in_the_pool_that_is_given() -> None:
