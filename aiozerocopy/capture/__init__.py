@@ -11,7 +11,7 @@ libraries that do either block while they wait for a reply or pass no fds.
 screen      X11Screen                   slots     memory that the X server fills
 connection  requests and replies        x11       the messages of the protocol
 display     which X server, and how     monitors  its monitors
-damage      what has changed            cursor    the pointer over a picture
+damage      what has changed
 """
 
 from aiozerocopy.capture.errors import ScreenChanged as ScreenChanged

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from aiozerocopy._core import extras
 from aiozerocopy._core.failure import Failure
-from aiozerocopy.capture import cursor as pointer
 from aiozerocopy.capture import x11
 from aiozerocopy.capture.connection import Answer, Connection
 from aiozerocopy.capture.damage import Damage, Rows
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.pool import Frame
 
+DRAWABLE = ("bgr0", "rgb0", "0rgb", "0bgr")  # pix_fmt that a cursor is drawn over
 _SHM_WITH_FDS = (1, 2)
 CURSOR_RATE = 60  # looks a second at a pointer that may have moved
 _MOST_MEMORY = 1 << 32  # bytes that the server can find a slot in
@@ -162,7 +163,7 @@ class X11Screen:
             )
         if self._cursor and "XFIXES" not in self._extensions:
             raise ScreenError("the X server tells of no cursor: it has no XFIXES")
-        if self._cursor and setup.pix_fmt not in pointer.FORMATS:
+        if self._cursor and setup.pix_fmt not in DRAWABLE:
             raise ValueError(f"no cursor can be drawn over {setup.pix_fmt}")
 
     async def _new_pool(self, connection: Connection) -> ScreenPool:
@@ -170,7 +171,7 @@ class X11Screen:
         pixel = self._setup.pixel_bytes
         shape: tuple[int, ...] = (height, width)
         dtype = f"uint{8 * pixel}"
-        if self.pix_fmt in pointer.FORMATS:
+        if self.pix_fmt in DRAWABLE:
             shape, dtype = (*shape, pixel), "uint8"
         self._row_bytes = width * pixel
         fits = self._row_bytes * height * self._slots < _MOST_MEMORY
@@ -322,7 +323,7 @@ class X11Screen:
         return connection.ask(x11.get_cursor(xfixes))
 
     def _draw(self, cursor: Cursor, frame: Frame) -> Rectangle | None:
-        return pointer.draw(cursor, frame.array, self.region, self.pix_fmt)
+        return draw(cursor, frame.array, self.region, self.pix_fmt)
 
     # ---- damage ----------------------------------------------------------------------
 
@@ -450,3 +451,28 @@ class _Pictures:
             self._number = max(self._number, late)
             await anyio.sleep_until(self._began + self._number / self._rate)
         return self._number
+
+
+def draw(
+    cursor: Cursor, picture: Any, region: Rectangle, pix_fmt: str
+) -> Rectangle | None:
+    """Draw a cursor over the picture of a region, and return where that was.
+
+    The picture is an array of height, width and 4 bytes.
+    """
+    with extras.optional("a picture with the cursor", "capture"):
+        import numpy
+
+    shown = cursor.place.within(region)
+    if shown is None:
+        return None
+    x, y, width, height = shown.seen_from(region)
+    left, top, _, _ = shown.seen_from(cursor.place)
+    size = (cursor.place.height, cursor.place.width)
+    pixels = numpy.frombuffer(cursor.pixels, "u4").reshape(size)
+    part = pixels[top : top + height, left : left + width, None]
+    order = [8 * "bgr".index(letter) if letter != "0" else 24 for letter in pix_fmt]
+    colours = part >> numpy.array(order, "u4") & 0xFF  # they are multiplied by alpha
+    under = picture[y : y + height, x : x + width]
+    under[:] = colours + (under * (255 - (part >> 24)) + 127) // 255
+    return Rectangle(x, y, width, height)

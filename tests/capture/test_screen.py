@@ -86,6 +86,12 @@ def colours(picture: capture.Screenshot) -> Any:
     return picture.array[..., :3].copy()
 
 
+async def shown(server: Server, *arguments: Any, **options: Any) -> Any:
+    async with capture.X11Screen(server.name, *arguments, **options) as screen:
+        with await screen.grab() as picture:
+            return colours(picture)
+
+
 # ---- what is in a picture ---------------------------------------------------------
 
 
@@ -129,13 +135,9 @@ async def test_other_depths(
 
 async def test_region(server: Server, painter: Painter) -> None:
     paint(painter)
-    async with capture.X11Screen(server.name) as screen:
-        with await screen.grab() as picture:
-            whole = colours(picture)
-    async with capture.X11Screen(server.name, (30, 20, 50, 41)) as screen:
-        assert screen.region == (30, 20, 50, 41)
-        with await screen.grab() as picture:
-            assert (colours(picture) == whole[20:61, 30:80]).all()
+    whole = await shown(server)
+    part = await shown(server, (30, 20, 50, 41))
+    assert (part == whole[20:61, 30:80]).all()
 
 
 async def test_monitors() -> None:
@@ -149,11 +151,10 @@ async def test_monitors() -> None:
         found = {one.name: one.place for one in await capture.monitors(server.name)}
         assert places.items() <= found.items()
         for name, place in places.items():
-            async with capture.X11Screen(server.name, monitor=name) as screen:
-                assert screen.region == place
-                with await screen.grab() as picture:
-                    is_painted = picture.array[..., :3] == as_bytes(0x10FF20)
-                    assert is_painted.all() == (name == "right")
+            picture = await shown(server, monitor=name)
+            assert picture.shape == (place[3], place[2], 3)
+            is_painted = picture == as_bytes(0x10FF20)
+            assert is_painted.all() == (name == "right")
 
 
 async def test_two_screens() -> None:
@@ -182,12 +183,8 @@ async def test_cursor_is_drawn_by_asking(server: Server, painter: Painter) -> No
     painter.window(0x40A0FF, *ALL)
     for x, y in ((80, 60), (0, 0), (WIDTH - 1, HEIGHT - 1)):
         painter.point(x, y)
-        async with capture.X11Screen(server.name) as screen:
-            with await screen.grab() as picture:
-                plain = colours(picture)
-        async with capture.X11Screen(server.name, cursor=True) as screen:
-            with await screen.grab() as picture:
-                drawn = colours(picture)
+        plain = await shown(server)
+        drawn = await shown(server, cursor=True)
         different = np.argwhere((drawn != plain).any(axis=2))
         assert len(different) > 20
         assert abs(different - (y, x)).max() < 20

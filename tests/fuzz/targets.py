@@ -18,7 +18,7 @@ import numpy
 
 from aiozerocopy._net.admission import Guest
 from aiozerocopy._net.frame_header import HEADER_SIZE, FrameError, FrameHeader
-from aiozerocopy.capture import cursor, x11
+from aiozerocopy.capture import screen, x11
 from aiozerocopy.capture.connection import Connection
 from aiozerocopy.capture.errors import ScreenError
 from aiozerocopy.capture.monitors import list_monitors
@@ -262,7 +262,7 @@ async def _ask(data: bytes) -> None:
         asked = connection.ask(x11.get_cursor(1))
         shown = x11.cursor(await connection.answer(asked))
         picture = numpy.zeros((20, 30, 4), "u1")
-        cursor.draw(shown, picture, Rectangle(0, 0, 30, 20), "bgr0")
+        screen.draw(shown, picture, Rectangle(0, 0, 30, 20), "bgr0")
     except ScreenError:
         pass
     finally:
