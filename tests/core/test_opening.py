@@ -27,6 +27,7 @@ from aiozerocopy._core import channel, pipe_size
 from aiozerocopy._core.binding import PORTABLE, lib
 from aiozerocopy._core.channel import Channel
 from aiozerocopy._core.lifetime import Bound
+from aiozerocopy._core.pipe_size import F_GETPIPE_SZ, capacity_of, enlarge_pipe
 from aiozerocopy.opening import UNIX_BUFFER
 
 if TYPE_CHECKING:
@@ -516,3 +517,45 @@ def test_pipe_that_cannot_be_set_up_leaves_no_fd(
     monkeypatch.setattr(os, "set_blocking", set_blocking)
     with pytest.raises(OSError, match="no"):
         azc.pipe()
+
+
+# ---- how much a pipe holds ------------------------------------------------------
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@linux_only
+def test_what_is_no_pipe_has_no_size(ends: tuple[int, int]) -> None:
+    assert capacity_of(ends[1]) == 16 * PAGE
+    with open(os.devnull) as file:
+        assert capacity_of(file.fileno()) is None
+        enlarge_pipe(file.fileno(), 1 << 20)
+    assert capacity_of(-1) is None
+
+
+@linux_only
+def test_it_only_grows(ends: tuple[int, int]) -> None:
+    for wanted, holds in ((32, 32), (8, 32), (32, 32), (33, 64)):
+        enlarge_pipe(ends[1], wanted * PAGE)
+        assert capacity_of(ends[1]) == holds * PAGE
+
+
+@linux_only
+@pytest.mark.parametrize("allowed", [1 << 30, 1 << 28, 100_000, 0])
+def test_as_the_system_allows(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def fcntl_of(_fd: int, what: int, size: int = 0) -> int:
+        if what == F_GETPIPE_SZ:
+            return 1 << 16
+        asked.append(size)
+        if size > allowed:
+            raise PermissionError(errno.EPERM, "above the limit")
+        return size
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "fcntl", fcntl_of)
+        enlarge_pipe(7, 1 << 40)  # more than the kernel's own number holds
+    halves = [(1 << 30) >> n for n in range(30)]
+    last = next((n for n, size in enumerate(halves) if size <= allowed), 13)
+    assert asked == [size for size in halves[: last + 1] if size > 1 << 16]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 from answering import Answering, InUse, TwiceInterrupted
+from links import until
 from unread import SIZE
 
 import aiozerocopy as azc
@@ -28,17 +29,30 @@ pytestmark = pytest.mark.anyio
 at_once = pytest.mark.skipif(PORTABLE, reason="there the pump writes to every pipe")
 
 
-@pytest.fixture
-async def streams() -> AsyncIterator[tuple[SendStream, azc.ReceiveStream]]:
-    receiver, sender = azc.pipe()
-    yield sender, receiver
-    await sender.aclose(linger=0)
-    await receiver.aclose()
+MUCH = 2 * SIZE  # more than the pipe holds
 
 
 @pytest.fixture
-def stream(streams: tuple[SendStream, azc.ReceiveStream]) -> SendStream:
-    return streams[0]
+async def ends() -> AsyncIterator[azc.opening.PipeEnds]:
+    made = azc.pipe()
+    yield made
+    await made.writer.aclose(linger=0)
+    await made.reader.aclose()
+
+
+@pytest.fixture
+def stream(ends: azc.opening.PipeEnds) -> SendStream:
+    return ends.writer
+
+
+def read(receiver: azc.ReceiveStream, n: int) -> None:
+    """Take so many bytes, without the loop."""
+    fd = receiver.fileno()
+    os.set_blocking(fd, True)
+    while n:
+        piece = os.read(fd, n)
+        assert piece
+        n -= len(piece)
 
 
 @pytest.fixture(params=[True, False])
@@ -150,17 +164,15 @@ class TestAnotherLoop:
         receiver.abort()
 
 
-async def test_a_flush_at_once_tells_the_tickets(
-    streams: tuple[SendStream, azc.ReceiveStream],
-) -> None:
+# ---- what was put ------------------------------------------------------------------
+
+
+async def test_a_flush_at_once_tells_the_tickets(ends: azc.opening.PipeEnds) -> None:
     """Also of a message whose end the loop has not heard of."""
-    stream, receiver = streams
-    ticket = await stream.put(bytes(2 * SIZE))
+    stream = ends.writer
+    ticket = await stream.put(bytes(MUCH))
     assert stream._waiter is not None
-    os.set_blocking(receiver.fileno(), True)
-    left = 2 * SIZE
-    while left:
-        left -= len(os.read(receiver.fileno(), left))
+    read(ends.reader, MUCH)
     port = stream._waiter.port
     event = select.poll()
     event.register(port.fileno(), select.POLLIN)
@@ -169,6 +181,93 @@ async def test_a_flush_at_once_tells_the_tickets(
     with pytest.raises(StopIteration):
         stream.flush().send(None)  # it does not wait
     assert ticket.done()
+
+
+async def test_who_was_told_by_the_ticket_is_not_told_again(
+    ends: azc.opening.PipeEnds,
+) -> None:
+    stream, sizes = ends.writer, (MUCH, MUCH + 1, MUCH + 2)
+    told, *others = [await stream.put(bytes(size)) for size in sizes]
+    ends.reader.abort()
+    with pytest.raises(StreamBroken):
+        await told
+    await until(lambda: all(other.done() for other in others))
+    assert len(stream._failures.operations) == 2
+    with pytest.raises(StreamBroken) as caught:
+        await stream.aclose()
+    assert (caught.value.bytes_sent, caught.value.total) == (0, MUCH + 1)
+    assert len(stream._failures.operations) == 1
+
+
+async def test_a_block_that_is_cancelled_sends_what_was_put(
+    ends: azc.opening.PipeEnds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cancel does not reach what is waited for at its end."""
+    stream, readings = ends.writer, list[asyncio.Future[None]]()
+    drain = stream._drain
+
+    async def drain_while_it_is_read() -> None:
+        reading = asyncio.to_thread(read, ends.reader, MUCH)
+        readings.append(asyncio.ensure_future(reading))
+        await drain()
+
+    with anyio.CancelScope() as scope, monkeypatch.context() as patched:
+        patched.setattr(sending, "LINGER", 60.0)
+        patched.setattr(stream, "_drain", drain_while_it_is_read)
+        async with stream:
+            ticket = await stream.put(bytes(MUCH))
+            scope.cancel()
+            await anyio.sleep_forever()
+    await ticket  # it went out
+    await readings[0]
+
+
+# ---- what is refused, and why ------------------------------------------------------
+
+
+class TestExplained:
+    @pytest.mark.parametrize("code", [errno.EPERM, errno.EIO])
+    @pytest.mark.parametrize("name", ["send", "put", "send_many", "send_from_thread"])
+    async def test_a_refusal(
+        self, stream: SendStream, code: int, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        explained: list[StreamBroken] = []
+
+        def explain_in_thread(error: StreamBroken) -> StreamBroken:
+            explained.append(error)
+            return error
+
+        async def explain(error: StreamBroken) -> StreamBroken:
+            return explain_in_thread(error)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(stream, "_explain", explain)
+            patched.setattr(stream, "_explain_in_thread", explain_in_thread)
+            patched.setattr(channel, "lib", Answering("azc_sendv", -code))
+            send = getattr(stream, name)
+            with pytest.raises(StreamBroken) as caught:
+                if name == "send_from_thread":
+                    await anyio.to_thread.run_sync(send, b"x")
+                else:
+                    await send([b"x"] if name == "send_many" else b"x")
+        assert explained == [caught.value]
+        assert (caught.value.errno, caught.value.total) == (code, 1)
+
+    async def test_a_failure_in_a_thread(
+        self, ends: azc.opening.PipeEnds, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ends.reader.abort()
+        explained: list[StreamBroken] = []
+
+        def explain(error: StreamBroken) -> StreamBroken:
+            explained.append(error)
+            return error
+
+        monkeypatch.setattr(ends.writer, "_explain_in_thread", explain)
+        for data in (b"x", bytes(MUCH)):
+            with pytest.raises(StreamBroken) as caught:
+                await anyio.to_thread.run_sync(ends.writer.send_from_thread, data)
+            assert explained.pop() is caught.value
 
 
 class TestFromAThread:
@@ -241,7 +340,7 @@ class TestInterrupted:
     ) -> None:
         """A coroutine that is being closed may not await: its thread blocks."""
         stream._out.set_limit(1)
-        ticket = await stream.put(bytes(2 * SIZE))  # more than the pipe holds
+        ticket = await stream.put(bytes(MUCH))  # more than the pipe holds
         data = bytearray(SIZE)
         with monkeypatch.context() as patched:
             it = InUse(stream._waiter, patched)
