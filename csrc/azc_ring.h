@@ -1,26 +1,18 @@
 /* azc_ring.h - records from one process to another through shared memory.
  *
- * This header is all that a C11 or C++17 program needs (gcc or clang, Linux).  Its
- * layout is what a program in another language implements: docs/pages/ring-layout.md.
+ * This header is all that a C11 or C++17 program needs (gcc or clang, Linux).  What lies
+ * where, in the memory and in the messages of the handshake, is in
+ * docs/pages/ring-layout.md, also for programs in other languages.
  *
  * One side, the producer, writes records; the other, the consumer, reads them in that
- * order.  Each has an azc_ring of its own, which is not shared and not locked: one
- * thread at a time.  Every function returns >= 0 or -errno; EINTR never leaves.
+ * order.  Each has an azc_ring of its own, which is not locked: one thread at a time.
+ * Every function returns >= 0 or -errno; EINTR never leaves.
  *
- * The memory is a memfd: a page of words (azc_ring_page), then `capacity` bytes of
- * data, a power of two.  The data is mapped twice, side by side, so that a record
- * which goes on at the beginning is one piece all the same.
- *
- * Positions are 64-bit numbers of bytes that only grow, in steps of 64.  What the
- * producer has committed ends at its index, what the consumer has released ends at its
- * own: between the two lies what is the consumer's, all else is the producer's.  A
- * record at position p has its 16-byte header at p + 48 (modulo capacity), so that its
- * payload begins at p + 64, at a cache line.  The next one follows at
- * p + azc_ring_stride(size).  The header says p again, as p + 1: neither zeros nor a
- * record of an earlier lap can be taken for one.
- *
- * Who writes what: each side writes its own azc_ring_side, the producer also the data;
- * the consumer maps that read-only.
+ * Positions only grow.  What the producer has committed ends at its index, what the
+ * consumer has released ends at its own: between the two lies what is the consumer's, all
+ * else is the producer's.  A header says its position, plus one: neither zeros nor a
+ * record of an earlier lap can be taken for one.  The data is mapped twice, side by side,
+ * so that a record which goes on at the beginning is one piece all the same.
  *
  * Sleeping.  A side that finds nothing to do stores the index that it waits for into
  * its wake_at, makes a full fence, looks at the other's index once more, and only then
@@ -47,14 +39,6 @@
  * O_NONBLOCK from them: they are read and rung by calls that never wait.  (Before Linux
  * 5.8, or where a sandbox forbids io_setup, poll is asked first, so that a peer which
  * changes both between two calls of ours can.)
- *
- * The system calls, and why
- *   memfd_create, fcntl  the memory, and its seals      fallocate  no lack of it later
- *   mmap, munmap         the page, and the data twice   fstat      what was received
- *   eventfd, preadv2     the doorbells                  poll       to wait for them
- *   io_submit and others rings one without waiting
- *   socket and others    the handshake                  getsockopt who the peer is
- *   getrlimit            a file above RLIMIT_FSIZE would raise SIGXFSZ
  */
 #ifndef AZC_RING_H
 #define AZC_RING_H

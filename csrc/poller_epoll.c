@@ -9,33 +9,28 @@ enum { WAKE = 0 }; /* no channel's number */
 
 struct azc_poller {
     int epoll;
-    bool wakes;
-    int wake[2];
+    int wake[2]; /* if a thread waits in it */
 };
 
 static int watch_wake(azc_poller *poller) {
     struct epoll_event wake = {.events = EPOLLIN, .data.u64 = WAKE};
     int r = azc_sys.open_waker(poller->wake);
     if (r < 0) return r;
-    r = azc_sys.epoll_ctl(poller->epoll, EPOLL_CTL_ADD, poller->wake[0], &wake);
-    if (r < 0) sys_close_both(poller->wake);
-    return r;
+    return azc_sys.epoll_ctl(poller->epoll, EPOLL_CTL_ADD, poller->wake[0],
+                             &wake);
 }
 
 int azc__poller_open(azc_poller **out, bool wakes) {
     azc_poller *poller = azc_sys.allocate(sizeof *poller);
     if (!poller) return -ENOMEM;
-    poller->wakes = wakes;
-    int r = poller->epoll = azc_sys.epoll_create();
-    if (r >= 0 && wakes) {
-        r = watch_wake(poller);
-        if (r < 0) azc_sys.close(poller->epoll);
-    }
-    if (r < 0)
-        azc_sys.release(poller);
-    else
+    *poller = (azc_poller){azc_sys.epoll_create(), {-1, -1}};
+    int r = poller->epoll < 0 ? poller->epoll : 0;
+    if (r == 0 && wakes) r = watch_wake(poller);
+    if (r == 0)
         *out = poller;
-    return r < 0 ? r : 0;
+    else
+        azc__poller_close(poller);
+    return r;
 }
 
 int azc__poller_fd(const azc_poller *poller) { return poller->epoll; }
@@ -46,8 +41,8 @@ bool azc__poller_is_readable(const azc_poller *poller) {
 }
 
 void azc__poller_abandon(azc_poller *poller) {
-    azc_sys.close(poller->epoll);
-    if (poller->wakes) sys_close_both(poller->wake);
+    if (poller->epoll >= 0) azc_sys.close(poller->epoll);
+    sys_close_both(poller->wake);
 }
 
 void azc__poller_close(azc_poller *poller) {

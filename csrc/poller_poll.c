@@ -77,18 +77,21 @@ static int make_room(azc_poller *poller) {
     return 0;
 }
 
-static void drop(azc_poller *poller, int fd) {
+/* Is it armed, for that one (0: for any)?  Then it is no more. */
+static bool disarm(azc_poller *poller, int fd, uint64_t who) {
     for (int i = 0; i < poller->count; i++) {
-        if (poller->table[i].fd != fd) continue;
-        poller->table[i] = poller->table[--poller->count];
-        return;
+        armed *it = &poller->table[i];
+        if (it->fd != fd || (who && it->who != who)) continue;
+        *it = poller->table[--poller->count];
+        return true;
     }
+    return false;
 }
 
 int azc__poller_arm(azc_poller *poller, int fd, int what, uint64_t who) {
     static const short events[] = {POLLIN, POLLOUT};
     pthread_mutex_lock(&poller->lock);
-    drop(poller, fd);
+    disarm(poller, fd, 0);
     int r = make_room(poller);
     if (r == 0) poller->table[poller->count++] = (armed){fd, events[what], who};
     pthread_mutex_unlock(&poller->lock);
@@ -100,7 +103,7 @@ int azc__poller_arm(azc_poller *poller, int fd, int what, uint64_t who) {
  * would see no end.  So the poll is woken to begin again. */
 void azc__poller_forget(azc_poller *poller, int fd) {
     pthread_mutex_lock(&poller->lock);
-    drop(poller, fd);
+    disarm(poller, fd, 0);
     pthread_mutex_unlock(&poller->lock);
     azc__poller_wake(poller);
 }
@@ -126,17 +129,6 @@ static int copy_table(azc_poller *poller) {
     return poller->count + 1;
 }
 
-/* Disarms what is still armed as it was when the wait began. */
-static bool disarm(azc_poller *poller, int fd, uint64_t who) {
-    for (int i = 0; i < poller->count; i++) {
-        armed *it = &poller->table[i];
-        if (it->fd != fd || it->who != who) continue;
-        *it = poller->table[--poller->count];
-        return true;
-    }
-    return false;
-}
-
 int azc__poller_wait(azc_poller *poller, uint64_t *who, int max,
                      int timeout_us) {
     int timeout_ms = timeout_us < 0 ? -1 : (timeout_us + 999) / 1000;
@@ -148,6 +140,7 @@ int azc__poller_wait(azc_poller *poller, uint64_t *who, int max,
     if (azc_sys.poll(poller->polled, (nfds_t)n, timeout_ms) <= 0) return 0;
     if (poller->polled[0].revents) azc_sys.clear(poller->wake[0]);
     pthread_mutex_lock(&poller->lock);
+    /* (of those that are still armed as they were) */
     for (int i = 1; i < n && count < max; i++) {
         if (poller->polled[i].revents &&
             disarm(poller, poller->polled[i].fd, poller->owners[i]))

@@ -169,15 +169,12 @@ int azc_port_open(azc_id *out) {
     if (!port) return -ENOMEM;
     memset(port, 0, sizeof *port);
     int r = azc_sys.open_waker(port->waker);
+    if (r == 0) port->id = azc__handle_new(&azc__ports, NULL);
+    if (r == 0 && !port->id) r = -ENOMEM;
     if (r < 0) {
-        azc_sys.release(port);
-        return r;
-    }
-    port->id = azc__handle_new(&azc__ports, NULL);
-    if (!port->id) {
         sys_close_both(port->waker);
         azc_sys.release(port);
-        return -ENOMEM;
+        return r;
     }
     *out = port->id;
     azc__handle_set(&azc__ports, port->id, port);

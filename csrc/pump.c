@@ -161,6 +161,12 @@ static int timeout_of(azc_pump *pump, uint64_t now) {
     return timeout;
 }
 
+static void release(azc_pump *pump) {
+    azc__poller_close(pump->poller);
+    pthread_mutex_destroy(&pump->lock);
+    azc_sys.release(pump);
+}
+
 static void *run(void *arg) {
     azc_pump *pump = arg;
     uint64_t who[READY_MAX];
@@ -175,9 +181,7 @@ static void *run(void *arg) {
         check_numbers(pump, now);
     }
     azc__loops_unwatch(pump->poller);
-    azc__poller_close(pump->poller);
-    pthread_mutex_destroy(&pump->lock);
-    azc_sys.release(pump);
+    release(pump);
     return NULL;
 }
 
@@ -197,14 +201,11 @@ static int pump_new(azc_id private_to, void (*resume)(azc_id), azc_pump **out) {
     }
     pthread_mutex_init(&pump->lock, NULL);
     r = azc_sys.thread_start(&pump->thread, run, pump);
-    if (r < 0) {
-        azc__poller_close(pump->poller);
-        pthread_mutex_destroy(&pump->lock);
-        azc_sys.release(pump);
-        return r;
-    }
-    *out = pump;
-    return 0;
+    if (r < 0)
+        release(pump);
+    else
+        *out = pump;
+    return r;
 }
 
 int azc__pump_attach(azc_channel *channel, void (*resume)(azc_id channel)) {

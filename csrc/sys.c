@@ -230,9 +230,7 @@ static int open_between(sys_between *it) {
     it->device = st.st_dev;
     it->inode = st.st_ino;
     if (r == 0 && fcntl(it->ends[1], F_GETPIPE_SZ) >= A_BUFFER) return 0;
-    close(it->ends[0]);
-    close(it->ends[1]);
-    it->ends[0] = -1;
+    sys_close_both(it->ends);
     return -ENOSYS;
 }
 
