@@ -5,12 +5,11 @@ It reads counters only: streams are not slowed, and no data is shown.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from aiozerocopy.commands import ending
 from aiozerocopy.commands.options import Parser, seconds
@@ -41,11 +40,23 @@ def main(argv: Sequence[str]) -> int:
         while True:
             time.sleep(arguments.interval)
             print(json.dumps(watch.look()), flush=True)
-    if sys.stdout.isatty() and importlib.util.find_spec("rich"):
-        show_live(watch, arguments.interval)
+    show(watch, arguments.interval)
+
+
+def show(watch: Watch, pause: float) -> NoReturn:
+    """Print the table again and again; in a terminal each replaces the one before."""
+    is_live, above = sys.stdout.isatty(), 0
     while True:
-        time.sleep(arguments.interval)
-        print("\n".join([*text(watch.look(), 0), ""]), flush=True)
+        if above or not is_live:
+            time.sleep(pause)
+        if not is_live:
+            print("\n".join([*text(watch.look(), 0), ""]), flush=True)
+            continue
+        width, height = shutil.get_terminal_size()
+        lines = [line[:width] for line in text(watch.look(), width)[: height - 1]]
+        up = f"\x1b[{above}F\x1b[J" if above else ""
+        print(up + "\n".join(lines), flush=True)
+        above = len(lines)
 
 
 def show_once(watch: Watch, pause: float, *, as_json: bool) -> int:
@@ -262,28 +273,3 @@ def text(found: Sequence[Snapshot], width: int) -> list[str]:
     ]
     lines = [(" " * GAP).join(row).rstrip() for row in zip(*columns, strict=True)]
     return [*lines, *notes(found)]
-
-
-def show_live(watch: Watch, pause: float) -> None:
-    """Redraw the table again and again, until Ctrl-C."""
-    from rich.console import Console, Group, RenderableType
-    from rich.live import Live
-    from rich.table import Table as Drawn
-    from rich.text import Text
-
-    console = Console()
-
-    def drawn(found: Sequence[Snapshot]) -> RenderableType:
-        made = table(found, console.width)
-        grid = Drawn(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
-        for column, _ in made:
-            side: Any = "right" if column.is_number else "left"
-            grid.add_column(column.title, justify=side, no_wrap=True)
-        for row in zip(*(shown for _, shown in made), strict=True):
-            grid.add_row(*map(Text, row))  # Text: rich has brackets for its markup
-        return Group(grid, *(Text(note, style="dim") for note in notes(found)))
-
-    with Live(drawn(watch.look()), console=console, auto_refresh=False) as live:
-        while True:
-            time.sleep(pause)
-            live.update(drawn(watch.look()), refresh=True)

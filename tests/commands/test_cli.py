@@ -97,7 +97,7 @@ def test_missing_package_is_named_with_its_extra(
     assert said.count("\n") == 1
 
 
-EXTRAS = "PIL h11 imageio_ffmpeg moderngl numpy rich simplejpeg trio uvloop wsproto"
+EXTRAS = "PIL h11 imageio_ffmpeg moderngl numpy simplejpeg trio uvloop wsproto"
 BARE = f"""
 import sys
 sys.modules.update(dict.fromkeys({EXTRAS.split()}))

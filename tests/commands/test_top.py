@@ -448,6 +448,20 @@ def test_table_fits_the_terminal(width: int) -> None:
     assert ("75%" in row) == (width >= 60)
 
 
+def test_in_a_terminal_a_table_replaces_the_one_before(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    watch, looks = top.Watch(), iter([[snapshot()], []])
+    monkeypatch.setattr(watch, "look", lambda: next(looks))
+    with pytest.raises(StopIteration):
+        top.show(watch, 0)
+    first, second = capsys.readouterr().out.split("\x1b[2F\x1b[J")
+    assert first.splitlines() == top.text([snapshot()], 60)
+    assert second == f"{top.NOBODY[:60]}\n"
+
+
 def test_broken_stream_says_why() -> None:
     assert top.text([snapshot(error="EPIPE")], 60)[1].endswith("EPIPE")
 
