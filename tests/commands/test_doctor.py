@@ -81,6 +81,12 @@ def granted(size: int, limit: int) -> list[Callable[[Any], None]]:
     return [setting(f"{limit}\n"), given(probes, "_grow_pipe", lambda *_: size)]
 
 
+def may_not_grow(_fd: int, command: int, _wanted: int = 0) -> int:
+    if command == pipe_size.F_SETPIPE_SZ:
+        raise PermissionError(errno.EPERM, "not permitted")
+    return 8192
+
+
 def renderer(code: Any) -> list[Callable[[Any], None]]:
     return [PRESENT, given(probes, "_run_python", lambda _: code)]
 
@@ -138,6 +144,11 @@ LINUX_MACHINES: list[tuple[Callable[[], Finding], Any, str, str]] = [
     (probes.pipe_size, granted(1 << 20, 1 << 20), "ok", ""),
     (probes.pipe_size, granted(1 << 16, 1 << 16), "limited", "pipe-max-size"),
     (probes.pipe_size, granted(1 << 13, 1 << 20), "limited", "pipe-user-pages-soft"),
+    (
+        probes.pipe_size,
+        given(probes, "fcntl", SimpleNamespace(fcntl=may_not_grow)),
+        *("limited", "8 KiB granted"),
+    ),
     # No kernel has given this bit a meaning.
     (probes.rwf_nosignal, given(probes, "RWF_NOSIGNAL", 1 << 30), "missing", "refused"),
     (probes.vmsplice, given(probes, "_vmsplice_shares", lambda: True), "ok", "shares"),
@@ -206,17 +217,6 @@ def test_hardware_that_encodes_is_told(
     else:
         assert finding.verdict == "limited"
         assert_complete(finding)
-
-
-@linux_only
-def test_pipe_that_may_not_grow_keeps_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fcntl(fd: int, command: int, wanted: int = 0) -> int:
-        if command == pipe_size.F_SETPIPE_SZ:
-            raise PermissionError(errno.EPERM, "not permitted")
-        return 8192
-
-    monkeypatch.setattr(probes, "fcntl", SimpleNamespace(fcntl=fcntl))
-    assert probes._grow_pipe(0, 1 << 20) == 8192
 
 
 @linux_only

@@ -85,7 +85,10 @@ class Terminal:
                 return
             self.said += self._decode(more)
 
-    def close(self) -> None:
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
         os.close(self._screen)
@@ -169,12 +172,9 @@ def test_ctrl_c_that_python_drops(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.timeout(90)
 def test_one_line_and_the_end(line: str, moment: str, more: str, folder: Path) -> None:
     words = shlex.split(line)
-    terminal = Terminal([*PROGRAM, *words], folder)
-    try:
+    with Terminal([*PROGRAM, *words], folder) as terminal:
         terminal.read_until(moment)
         seconds = interrupt(terminal)
-    finally:
-        terminal.close()
     closing = f"aiozerocopy {words[0]}: interrupted"
     assert terminal.process.returncode == 130
     assert "Traceback" not in terminal.said
@@ -186,8 +186,8 @@ def test_one_line_and_the_end(line: str, moment: str, more: str, folder: Path) -
 def test_background_job_of_a_script(folder: Path) -> None:
     """There Ctrl-C is ignored; SIGTERM ends it all the same, and as Ctrl-C would."""
     line = shlex.join([*PROGRAM, "serve", "--unix", "s", "--size=64x36"])
-    terminal = Terminal(["sh", "-c", f"{line} & wait $!; echo status $?"], folder)
-    try:
+    script = f"{line} & wait $!; echo status $?"
+    with Terminal(["sh", "-c", script], folder) as terminal:
         terminal.read_until("by a program")
         shell = terminal.process.pid
         server = int(Path(f"/proc/{shell}/task/{shell}/children").read_text())
@@ -196,8 +196,6 @@ def test_background_job_of_a_script(folder: Path) -> None:
         os.kill(server, signal.SIGTERM)
         terminal.read_until(None)
         seconds = time.monotonic() - began
-    finally:
-        terminal.close()
     closing = ["aiozerocopy serve: interrupted", f"status {128 + signal.SIGTERM}"]
     assert lines_of(terminal.said)[-2:] == closing
     assert seconds < AT_ONCE
@@ -244,44 +242,33 @@ def test_doctor_that_waits_for_a_program(folder: Path) -> None:
     program.write_text(f"#!/bin/sh\necho >{here}\nexec sleep 100\n")
     program.chmod(0o755)
     path = os.pathsep.join([str(folder), os.environ["PATH"]])
-    terminal = Terminal([*PROGRAM, "doctor"], folder, PATH=path)
-    try:
+    with Terminal([*PROGRAM, "doctor"], folder, PATH=path) as terminal:
         here.read_text()  # until doctor has started it
         assert interrupt(terminal) < AT_ONCE
-    finally:
-        terminal.close()
     assert lines_of(terminal.said)[-1] == "aiozerocopy doctor: interrupted"
     assert terminal.process.returncode == 130
 
 
 @pytest.mark.slow
 def test_viewer_with_a_program_that_goes_on(folder: Path) -> None:
-    server = Terminal([*PROGRAM, "serve", "--unix", "s", "--size=64x36"], folder)
-    try:
+    serving = [*PROGRAM, "serve", "--unix", "s", "--size=64x36"]
+    with Terminal(serving, folder) as server:
         server.read_until("by a program")
         program = shlex.join(["sh", "-c", "echo it has begun >&2; exec sleep 100"])
-        viewer = Terminal([*PROGRAM, "view", "s", "--to", program], folder)
-        try:
+        with Terminal([*PROGRAM, "view", "s", "--to", program], folder) as viewer:
             viewer.read_until("it has begun")
             assert interrupt(viewer) < AT_ONCE
-        finally:
-            viewer.close()
         assert viewer.process.returncode == 130
         assert lines_of(viewer.said)[-1] == "aiozerocopy view: interrupted"
         assert interrupt(server) < AT_ONCE
-    finally:
-        server.close()
 
 
 @pytest.mark.slow
 def test_bar_fits_and_stays_one(folder: Path) -> None:
     words = f"render shader.glsl -o a-film-with-a-long-name.mkv {LONG}".split()
-    terminal = Terminal([*PROGRAM, *words], folder, NARROW)
-    try:
+    with Terminal([*PROGRAM, *words], folder, NARROW) as terminal:
         terminal.read_until(" fps")
         interrupt(terminal)
-    finally:
-        terminal.close()
     bars = re.findall(r"\x1b\[K(.* fps)", terminal.said)
     assert re.match(r"….*mkv: [\d,]+ of [\d,]+ frames, ", bars[0])
     assert max(map(len, bars)) < NARROW

@@ -192,37 +192,22 @@ def test_a_terminal_shows_the_link_with_the_token_once() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("size", "options"),
-    [
-        ((1280, 720), "-c:v libx264 -qp 0 -preset ultrafast -pix_fmt yuv420p"),
-        ((161, 91), "-c:v ffv1 -pix_fmt yuv420p"),
-        ((160, 90), "-c:v ffv1 -pix_fmt yuv420p10le"),
-        ((160, 90), "-c:v png -pix_fmt rgba"),
-    ],
-    ids=["HD without tags", "odd", "10 bits", "alpha"],
-)
-async def test_films_have_their_colours(
-    size: tuple[int, int], options: str, tmp_path: Path
-) -> None:
+async def test_films_have_their_colours(tmp_path: Path) -> None:
     """By its path the film opens twice, so a Reader knows its matrix as players do."""
-    path = tmp_path / "film.mov" if "png" in options else tmp_path / "film.mkv"
-    matrix = "bt709" if size == (1280, 720) else "bt601"
-    source = f"color=0x00C800:s={size[0]}x{size[1]}:r=30:d=0.1,format=gbrp"
-    scale = ["-vf", f"scale=out_color_matrix={matrix}:flags=accurate_rnd"]
-    if "rgba" in options:
-        scale = []
+    path = tmp_path / "film.mkv"  # of HD, without tags
+    source = "color=0x00C800:s=1280x720:r=30:d=0.1,format=gbrp"
+    scale = ["-vf", "scale=out_color_matrix=bt709:flags=accurate_rnd"]
+    encode = "-c:v libx264 -qp 0 -preset ultrafast -pix_fmt yuv420p"
     command = ["ffmpeg", "-v", "error", "-f", "lavfi", "-i", source, *scale]
-    await anyio.run_process([*command, *options.split(), str(path)])
+    await anyio.run_process([*command, *encode.split(), str(path)])
     frames = FrameSource(
         Namespace(source=str(path), once=True, ffmpeg_input=None, fps=30)
     )
     count = 0
     async for frame in frames.frames():
         with frame:
-            assert frame.array.shape == (size[1], size[0], 3)
-            drawn = frame.array[:-1, :-1]  # (FFmpeg 5.1 spoils the corner of odd ones)
-            assert abs(drawn.astype(int) - (0, 200, 0)).max() <= 2
+            assert frame.array.shape == (720, 1280, 3)
+            assert abs(frame.array.astype(int) - (0, 200, 0)).max() <= 2
             count += 1
     assert (count, frames.pixel_format) == (3, "rgb24")
 

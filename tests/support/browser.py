@@ -255,6 +255,17 @@ class Page:
     async def tell(self, expression: str) -> Any:
         return await self.do(self.browser.evaluate, expression)
 
+    @asynccontextmanager
+    async def changed_by(self, script: str) -> AsyncIterator[None]:
+        """A block in which each page runs this script before its own."""
+        call = self.browser.call
+        evaluate = "ScriptToEvaluateOnNewDocument"
+        added = await self.do(partial(call, f"Page.add{evaluate}", source=script))
+        try:
+            yield
+        finally:
+            await self.do(partial(call, f"Page.remove{evaluate}", **added))
+
     async def says(self, state: str) -> str:
         """What it says once it is in this state, in words that are to be seen."""
         # (in one look, as it may soon be in another state)
@@ -267,17 +278,13 @@ class Page:
 
 
 @asynccontextmanager
-async def publishing(
-    hub: Broadcast,
-    picture: Any,
-    pixel_format: str = "",
-) -> AsyncIterator[None]:
+async def publishing(hub: Broadcast, picture: Any) -> AsyncIterator[None]:
     """Publish 30 frames a second: always this picture, or what it makes of a number."""
 
     async def publish() -> None:
         while True:
             frame = picture(hub.sequence) if callable(picture) else picture
-            await hub.publish(frame, pixel_format=pixel_format)
+            await hub.publish(frame)
             await anyio.sleep(1 / 30)
 
     async with anyio.create_task_group() as tasks:

@@ -54,16 +54,14 @@ LOOK = f"""(() => {{
 }})()"""
 
 
-def draw(number: int, pixel_format: str = "rgb24") -> NDArray[np.uint8]:
+def draw(number: int) -> NDArray[np.uint8]:
     frame = np.full((HEIGHT, WIDTH, 3), COLOR, np.uint8)
     for bit in range(BITS):
         frame[:BLOCK, bit * BLOCK : (bit + 1) * BLOCK] = 255 * (number >> bit & 1)
-    if pixel_format == "bgra":
-        return np.dstack([frame[:, :, ::-1], np.full((HEIGHT, WIDTH), 255, np.uint8)])
     return frame
 
 
-publishing = partial(chromium.publishing, picture=draw, pixel_format="rgb24")
+publishing = partial(chromium.publishing, picture=draw)
 
 
 async def watch(page: Page, url: str) -> None:
@@ -136,17 +134,13 @@ async def test_another_way_when_the_best_does_not_work(
 
 @pytest.mark.slow
 async def test_a_browser_without_webcodecs_or_webgl(page: Page) -> None:
-    call = page.browser.call
     script = (
         "delete self.VideoDecoder; HTMLCanvasElement.prototype.getContext = ("
         "(real) => function (kind, ...rest) {"
         "return kind === 'webgl' ? null : real.call(this, kind, ...rest); }"
         ")(HTMLCanvasElement.prototype.getContext);"
     )
-    added = await page.do(
-        partial(call, "Page.addScriptToEvaluateOnNewDocument", source=script)
-    )
-    try:
+    async with page.changed_by(script):
         async with Broadcast() as hub, web.serve(hub) as server, publishing(hub):
             await watch(page, server.url)
             await look(page, next(m for m in server.modes if m != "h264"))
@@ -156,20 +150,6 @@ async def test_a_browser_without_webcodecs_or_webgl(page: Page) -> None:
             await look(page, "raw")
             kind = await page.tell("viewer.painter.constructor.name")
             assert kind == "FlatPainter"
-    finally:
-        await page.do(
-            partial(call, "Page.removeScriptToEvaluateOnNewDocument", **added)
-        )
-
-
-@pytest.mark.slow
-async def test_another_format_of_pixels(page: Page) -> None:
-    picture = partial(draw, pixel_format="bgra")
-    async with Broadcast() as hub, web.serve(hub) as server:
-        async with publishing(hub, picture=picture, pixel_format="bgra"):
-            for mode in server.modes:
-                await watch(page, f"{server.url}?mode={mode}")
-                await look(page, mode)
 
 
 @pytest.mark.slow

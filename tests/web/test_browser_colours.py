@@ -165,7 +165,7 @@ async def test_hd_that_says_nothing_is_misread(
 
 @pytest.mark.parametrize(
     ("size", "pix_fmt"),
-    [(SD, "rgb24"), (HD, "rgb24"), (SD, "yuv420p"), (SD, "nv12")],
+    [(SD, "rgb24"), (HD, "rgb24"), (SD, "bgra"), (SD, "yuv420p"), (SD, "nv12")],
     ids=str,
 )
 @pytest.mark.parametrize("mode", ["h264", "mjpeg", "raw", "raw by the processor"])

@@ -187,16 +187,10 @@ async def test_a_token_that_holds_no_longer(page: Page) -> None:
 
 
 async def test_a_way_that_the_browser_does_not_know(page: Page) -> None:
-    add = "Page.addScriptToEvaluateOnNewDocument"
-    remove = "Page.removeScriptToEvaluateOnNewDocument"
-    script = "delete self.VideoDecoder"
-    added = await page.do(partial(page.browser.call, add, source=script))
-    try:
+    async with page.changed_by("delete self.VideoDecoder"):
         async with Broadcast() as hub, serving(hub, "h264") as server, publishing(hub):
             await page.open(f"{server.url}?mode=h264")
             assert "No WebCodecs" in await page.says("unable")
-    finally:
-        await page.do(partial(page.browser.call, remove, **added))
 
 
 @pytest.mark.parametrize(
@@ -321,18 +315,3 @@ async def test_the_axis_of_the_latency(page: Page) -> None:
             await page.tell("viewer.graph.top = 0")  # until it is drawn again
             top = await page.until("viewer.graph.top")
         assert top in {step * 10**n for step in (1, 2, 5) for n in range(1, 4)}
-
-
-async def test_title_and_icon(page: Page) -> None:
-    async with Broadcast() as hub, serving(hub, title="Tea & milk") as server:
-        await page.open(server.url)
-        await page.says("waiting")
-        assert await page.tell("document.title") == "Tea & milk"
-        assert await page.tell("document.querySelector('h1').innerText") == "Tea & milk"
-        loaded = """new Promise((resolve, reject) => {
-            const icon = new Image();
-            icon.onload = () => resolve(icon.naturalWidth > 0);
-            icon.onerror = () => reject(new Error("no icon"));
-            icon.src = document.querySelector("link[rel=icon]").href;
-        })"""
-        assert await page.tell(loaded)

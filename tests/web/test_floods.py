@@ -17,7 +17,7 @@ from web_client import asking, upgrade
 import aiozerocopy as azc
 from aiozerocopy import web
 from aiozerocopy.web import exchange as talk
-from aiozerocopy.web import http, jpeg
+from aiozerocopy.web import jpeg
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,13 +145,3 @@ async def test_what_is_too_much_is_told() -> None:
             said = b"".join([piece async for piece in viewer])
     assert said.startswith(b"\x8a\x00")
     assert said.endswith(b"\x03\xf0too many messages")
-
-
-async def test_as_many_lines_as_may_be() -> None:
-    async with azc.Broadcast() as hub, web.serve(hub) as to:
-        for lines, status in ((http.MAX_LINES, b"200"), (http.MAX_LINES + 1, b"431")):
-            fields = ["Connection: close", *["a: b"] * (lines - 4)]
-            async with azc.connect_tcp("127.0.0.1", to.port) as stream:
-                await stream.send(asking("/healthz", *fields))
-                answer = b"".join([piece async for piece in stream])
-            assert answer.split()[1] == status

@@ -102,6 +102,7 @@ async def test_http_1_0_keeps_the_connection_if_asked(hub: Broadcast) -> None:
 
 # ---- bad input -------------------------------------------------------------------
 
+MANY = ["A: b"] * (http.MAX_LINES - 3)  # with which there is a line too many
 
 REFUSED = [
     (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),  # TLS
@@ -117,6 +118,8 @@ REFUSED = [
     (b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"x" * 30_000, 431),
     (b"G" * 30_000, 431),
     (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 10_000, 431),
+    (asking("/", "Connection: close", *MANY[:-1]), 200),
+    (asking("/", "Connection: close", *MANY), 431),
     (asking("/", method="BREW"), 405),
     (asking("/raw", method="DELETE"), 405),
     (asking("/", "Transfer-Encoding: chunked") + b"0\r\n\r\n", 413),
