@@ -1,6 +1,6 @@
-"""What the commands are told: sizes, rates, addresses, files, tokens and TLS.
+"""The parser of the commands, and their options: sizes, rates, addresses, files, TLS.
 
-Each function of one text is a ``type`` for argparse; it raises `Refused`.
+A function that takes one text is a ``type`` for argparse and raises `Refused`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Parser(ArgumentParser):
 
 
 class _Help(HelpFormatter):
-    """Tables as they were written, and what is taken where nothing is said."""
+    """Keeps tables as they are written, and shows defaults."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return (
@@ -178,7 +178,7 @@ def words(text: str) -> list[str]:
 
 
 def token(text: str) -> str:
-    """What a server expects of a viewer."""
+    """The token that a viewer shows to a server."""
     if not 0 < len(text.encode(errors="surrogateescape")) <= MAX_TOKEN:
         raise ArgumentTypeError(
             f"a token has 1 to {MAX_TOKEN} bytes: write one, or leave --token away"
@@ -233,7 +233,7 @@ def file(text: str) -> Path:
 
 
 def film(text: str) -> Path:
-    """The path of a film, by whose end FFmpeg knows what it is to be."""
+    """The path of a film, whose suffix tells FFmpeg its format."""
     if Path(text).suffix.lower() not in FILMS:
         raise Refused(text, "is not a film: write a name such as demo.mp4 or demo.mkv")
     return Path(text)
@@ -258,11 +258,7 @@ def source(text: str) -> str:
 
 
 def check_place(path: Path) -> None:
-    """Look whether a file can be written there, before long work and not after.
-
-    Raises:
-        OSError: it cannot.
-    """
+    """Raises: OSError, if no file can be written there: before long work, not after."""
     folder = path.parent
     if path.is_dir():
         what = "it is a folder: name a file in it"
@@ -389,10 +385,9 @@ def add_film(parser: ArgumentParser) -> None:
 
 @contextlib.contextmanager
 def film_written(place: str) -> Iterator[None]:
-    """A block that writes a film there, if that can be.
+    """A block that writes a film there.
 
-    Raises:
-        OSError: it cannot; or a film is there, and the text says what to do.
+    Raises: OSError, which says what to do, if that cannot be, or a film is there.
     """
     if "://" not in place:
         check_place(Path(place))
@@ -432,11 +427,9 @@ def add_server_tls(parser: ArgumentParser) -> None:
 
 
 def server_tls(options: Namespace) -> ssl.SSLContext | None:
-    """What --tls-cert and --tls-key ask for.
+    """The context for --tls-cert and --tls-key.
 
-    Raises:
-        OSError, ValueError: a file cannot be read, holds something else, or they do
-            not fit; the text names it.
+    Raises: OSError, ValueError, which names the file that is missing or wrong.
     """
     if options.tls_cert is None:
         return None
@@ -475,7 +468,7 @@ def add_client_tls(parser: ArgumentParser) -> None:
 
 
 def client_tls(options: Namespace) -> ssl.SSLContext | None:
-    """What --tls and --tls-ca ask for.
+    """The context for --tls and --tls-ca.
 
     Raises: as `server_tls`.
     """
@@ -489,7 +482,7 @@ def client_tls(options: Namespace) -> ssl.SSLContext | None:
 
 
 def trust(path: Path) -> ssl.SSLContext:
-    """For a client that trusts an authority, or one server's own certificate.
+    """A context that trusts this authority, or this server's own certificate.
 
     Raises: as `server_tls`.
     """
@@ -500,6 +493,6 @@ def trust(path: Path) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=path)
     except ssl.SSLError as error:
         raise ValueError(f"{path} holds no certificate that can be read") from error
-    # As Python 3.13 has it anyway: the certificate need not be an authority's.
+    # Python 3.13's default: the certificate need not be an authority's.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context

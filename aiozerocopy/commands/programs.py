@@ -1,4 +1,4 @@
-"""The programs that publish their stats: asked all at once, each for a moment."""
+"""The programs that publish their stats: all are asked at once, for half a second."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Snapshot = dict[str, Any]
 
 
 def ask_all() -> list[Snapshot]:
-    """What each tells, by its pid; one that is silent has "silent": true instead.
+    """What each program tells, in the order of pids; "silent" is true if it does not.
 
     Raises:
         OSError: the folder of their sockets is open to others, so anybody may answer.
@@ -70,7 +70,7 @@ def _connections(where: Path) -> Iterator[tuple[int, socket.socket]]:
 
 
 def _answer(connection: socket.socket, pid: int, deadline: float) -> Snapshot | None:
-    """What one tells; empty if nothing (in time), None if it has ended meanwhile."""
+    """What one program tells; empty if it is silent, None if it has ended."""
     said = bytearray()
     try:
         while len(said) < MOST_BYTES:
@@ -87,9 +87,9 @@ def _answer(connection: socket.socket, pid: int, deadline: float) -> Snapshot | 
 
 
 def _checked(said: Any, pid: int) -> Snapshot:
-    """The answer, if it has all that is shown of it; else "odd" is true.
+    """The answer, if it has all that is shown; else "odd" is true.
 
-    It may be another version's, or that of a program which only pretends.
+    It may come from another version, or from a program that only pretends.
     """
     odd = {"pid": pid, "name": _command(pid), "odd": True}
     if not isinstance(said, dict):

@@ -1,7 +1,7 @@
 """What is rendered: a fragment shader on the GPU, or a picture made by NumPy.
 
-A scene hands out its frames in order, each as something that can be sent.  It keeps a
-few of them on their way at once, so that the GPU draws the next while one is read.
+A scene hands out its frames in order, ready to be sent.  Several are under way at once,
+so that the GPU draws the next one while another is read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ void main() {
 }
 """
 
-# What shaders of this kind expect to be there.
+# What shaders with mainImage expect.
 _BEFORE = """\
 #version 330
 uniform vec3 iResolution;
@@ -65,7 +65,7 @@ class Scene(Protocol):
         """A pool whose frames have the shape of the pictures."""
 
     def frames(self, pool: FramePool, count: int) -> AsyncIterator[Frame]:
-        """So many frames, from the first; each is its receiver's to release."""
+        """So many frames, from the first; the receiver releases each."""
 
     def close(self) -> None:
         """Let go of what draws it."""
@@ -146,10 +146,7 @@ class ShaderScene:
             yield frame
 
     async def pictures(self, count: int) -> AsyncIterator[Picture]:
-        """So many pictures as the driver has them, without a copy into a pool's slot.
-
-        To be released in the loop's thread.
-        """
+        """So many pictures, in the driver's memory; the loop's thread releases them."""
         drawn = 0
         for _ in range(count):
             while drawn < count and self._readback.free:

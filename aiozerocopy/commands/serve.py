@@ -112,7 +112,7 @@ async def publish(hub: Broadcast, source: FrameSource, fps: float) -> None:
 
 
 async def tell_viewers(count: Callable[[], int]) -> None:
-    """A line when their number has changed; one a second at most."""
+    """Print how many watch when that changes, once a second at most."""
     before = 0
     while True:
         if (now := count()) != before:
@@ -151,7 +151,7 @@ async def run(options: argparse.Namespace) -> None:
                 )
             )
             counts.append(lambda: page.viewers)
-            # A token is for eyes, once, and for no log.
+            # (the token is for a person at a terminal, and for no log)
             link = page.url if sys.stdout.isatty() else page.url.partition("?")[0]
             print(f"in a browser   {link}", flush=True)
             if options.file:
@@ -182,12 +182,12 @@ async def run(options: argparse.Namespace) -> None:
 
 
 def title_of(source: str) -> str:
-    """Of the page: the film's name; of a URL no more than its last part."""
+    """The page's title: the film's name, or the last part of a URL."""
     return Path(source.partition("?")[0]).name or "aiozerocopy"
 
 
 def to_copy(options: argparse.Namespace, place: Address | Path) -> str:
-    """The command that shows what is served there, as it can be copied to a shell."""
+    """The command that views what is served there, to be copied to a shell."""
     view = ["aiozerocopy"]
     if shutil.which("aiozerocopy") is None:
         view = [sys.executable, "-m", "aiozerocopy"]
@@ -206,7 +206,7 @@ def to_copy(options: argparse.Namespace, place: Address | Path) -> str:
 
 
 def _name_for(host: str, encryption: ssl.SSLContext | None, certificate: Path) -> str:
-    """What a program of this machine calls the server, as its certificate has it."""
+    """The server's name for programs of this machine, one of its certificate's."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     names = [] if encryption is None else _names_in(certificate, encryption)
     plain = [name for name in names if not name.startswith("*")]
@@ -227,7 +227,7 @@ def _names_in(certificate: Path, server: ssl.SSLContext) -> list[str]:
             with contextlib.suppress(ssl.SSLWantReadError):
                 side.do_handshake()
         shown: Any = caller.getpeercert() or {}
-    except (ssl.SSLError, ValueError):  # it has expired, say: viewers will hear of that
+    except (ssl.SSLError, ValueError):  # expired, perhaps: viewers will be told
         return []
     return [name for _, name in shown.get("subjectAltName", ())]
 
@@ -237,10 +237,9 @@ def _parser() -> Parser:
         prog="aiozerocopy serve",
         description="Show a scene, the screen, or whatever FFmpeg reads, to browsers "
         "(--web; on port 8000 if nothing else is asked for) and to programs (--tcp, "
-        "--unix; "
-        "aiozerocopy view is one). Each viewer gets the newest whole frame; a slow one "
-        "misses frames, and costs the others nothing. A video begins again at its end; "
-        "Ctrl-C ends all.",
+        "--unix; aiozerocopy view is one). Each viewer gets the newest whole frame; a "
+        "slow one misses frames, and costs the others nothing. A video begins again at "
+        "its end; Ctrl-C ends all.",
     )
     parser.add_argument(
         "source",

@@ -36,7 +36,7 @@ FFPLAY = "ffplay -v error -f rawvideo -pixel_format {pix_fmt} -video_size {size}
 OTHER_NAME = (62, 64)  # what OpenSSL says of a certificate for another host or IP
 EVERY = 1.0  # seconds from line to line
 
-# What is wrong with the server, by what `FrameClient` has found.
+# What is wrong with the server, by what `FrameClient` calls it.
 _REASONS = {
     "web": "is for browsers: view needs the port of serve --tcp",
     "tls": "speaks TLS: say --tls, or --tls-ca FILE",
@@ -85,7 +85,7 @@ class Meter:
 
 
 def command_for(template: Sequence[str], frame: ReceivedFrame) -> list[str]:
-    """The program to pipe to, with what the frames are filled in."""
+    """The program to pipe to, with the frames' size and pixel format filled in."""
     height, width = frame.array.shape[:2]
     size, pix_fmt = f"{width}x{height}", frame.pixel_format or "rgb24"
     return [
@@ -98,7 +98,7 @@ class Obstacle(ConnectionError):
 
 
 class Viewer:
-    """Receives frames; what comes instead of them, it explains."""
+    """Receives frames, or explains why none come."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.meter: Meter = Meter()
@@ -109,7 +109,7 @@ class Viewer:
 
     async def run(self) -> None:
         """Receive until the server ends, or --frames have come."""
-        # (in a task, since a cancelled one does not wait for the program at the end)
+        # (a task of its own: cancelled, it would not wait for the program at the end)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._receive_all)
 

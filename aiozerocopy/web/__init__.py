@@ -12,7 +12,7 @@ frame), or the pixels themselves over a WebSocket (sent as they are, without a c
 server     our own server                 asgi, on_aiohttp  in servers of others
 site       what is offered                guard      which requests are refused, and why
 modes      the ways to watch, and feeds   assets     the files of the page
-settings   what its owner may say of it
+settings   what each setting may be
 h264       one FFmpeg for all viewers     jpeg       one picture for all viewers
 pixels     what can be shown, messages    download   a film's file
 exchange   the seam: requests, viewers    request    a request, a refusal

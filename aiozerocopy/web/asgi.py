@@ -1,15 +1,14 @@
 """The viewer as an ASGI 3 application: see `app`.
 
-A request is one call of the application, in the server's task, and all that it has is
-given back when that ends or is cancelled.  What is sent is awaited, so a slow viewer
-holds up its own task only; what it misses meanwhile, the hub decides.
+A request is one call of the application, in the server's task.  A slow viewer holds up
+that task only; the hub decides which frames it misses.
 
-The end of a viewer, and what the server hears:
-    it left                  nothing: the server has told us
-    this application closes  a WebSocket's close, the end of the answer
-    it was too slow          the same, once the viewer has read what is on its way: an
-                             application cannot drop a connection.  Until then, or
-                             until it leaves, it counts as one of ``max_viewers``
+How a viewer ends, and what the server is told:
+    it left                  nothing
+    this application closes  a WebSocket's close, or the end of the answer
+    it was too slow          the same, once it has read what is on its way, as an
+                             application cannot drop a connection.  Until it reads or
+                             leaves, it counts as one of ``max_viewers``
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from aiozerocopy.web.request import (
     fields_of,
     joined,
 )
-from aiozerocopy.web.settings import MODES, PATIENCE, VIEWERS, check
+from aiozerocopy.web.settings import MODES, PATIENCE, VIEWERS
 from aiozerocopy.web.site import Site
 
 if TYPE_CHECKING:
@@ -79,18 +78,16 @@ def app(
     the lifespan of the application around this one.
 
     ``token``, ``title``, ``modes``, ``origins``, ``quality`` and ``patience`` are those
-    of `serve`.  Only who asks for a loopback name or for one of ``hosts`` is answered;
-    without ``hosts`` any address and this machine's name will do too, and with a token
-    every name.  ``hosts=["*"]`` leaves that to what is around it.  While
-    ``max_viewers`` watch, or ``max_per_address`` from there (half of them if nothing is
-    said), others are told so; their page tries again.
+    of `serve`.  So are ``hosts``, without which any address and this machine's name are
+    answered; ``hosts=["*"]`` leaves names to the application around this one.  While
+    ``max_viewers`` watch, or ``max_per_address`` from one address (half of them unless
+    you say otherwise), others are told that it is full, and their page tries again.
 
     The server gets a copy of each frame, one for all its viewers, and may copy again.
 
     Raises:
         ValueError: an unknown mode, or none that can be offered here; no viewers.
     """
-    check(max_viewers=max_viewers)
     ways = Modes(hub, modes, quality, patience, max_viewers, max_per_address)
     return WebApp(Site(hub, ways, Guard(None, token, hosts, origins), title))
 
@@ -113,10 +110,10 @@ class WebApp:
         return self._modes.modes
 
     def close(self) -> None:
-        """End what every viewer gets, for good.
+        """End the stream of every viewer.
 
-        The end of its lifespan does that.  A mounted application has no lifespan: call
-        this at the end of the outer one.
+        Its own lifespan ends so; a mounted application has none, so call this at the
+        end of the outer one's.
         """
         self._modes.close()
 
@@ -134,7 +131,7 @@ class WebApp:
             exchange = _EXCHANGES[kind](scope, receive, send, self._site.count)
             await self._site.serve(exchange, lambda: request_of(scope))
         else:
-            raise ValueError(f"nothing is known of a scope of type {kind!r}")
+            raise ValueError(f"a scope of type {kind!r} is not supported")
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -167,11 +164,12 @@ def request_of(scope: Scope) -> Request:
 def _path_in(scope: Scope, query: str) -> str:
     """The path below where the application is mounted.
 
-    Raises: Refused, if it has no slash: what the page names would be sought beside it.
+    Raises: Refused, if it has no slash: a browser would look for the page's parts in
+    the folder above.
     """
     path: str = scope["path"]
     root: str = scope.get("root_path", "").rstrip("/")
-    # (some servers have cut it off already)
+    # (some servers cut the root off, others do not)
     below = path[len(root) :] if f"{path}/".startswith(f"{root}/") else path
     name = (path or root).rpartition("/")[2]
     if below or not name:

@@ -1,8 +1,8 @@
 """A file to download, whole or in part, which goes out without passing through Python.
 
-The kernel moves it from the file to the socket (`relay`); only over TLS it is copied.
-One that became shorter meanwhile, or a client that takes nothing for too long, ends the
-connection: the client sees that some is missing.
+The kernel moves it from the file to the socket (`relay`); only TLS copies it.  If the
+file becomes shorter meanwhile, or the client takes nothing for too long, the connection
+ends, and the client sees that bytes are missing.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ _ONE_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
 class Download:
-    """Answers with the file at ``path``, as it is when it is asked for.
+    """Answers with the file at ``path``, as it is then; to `DOWNLOADS` clients at once.
 
-    A client that takes nothing for ``patience`` seconds is let go; no more than
-    `DOWNLOADS` are served at a time.
+    A client that takes nothing for ``patience`` seconds is let go.
 
     Raises: FileNotFoundError, PermissionError.
     """
@@ -120,7 +119,7 @@ def _named(name: str) -> str:
 
 
 def wanted(request: Request, headers: dict[str, str], size: int) -> range:
-    """The bytes that are asked for: all, if not exactly one part of this version is.
+    """The bytes to send: all, unless exactly one part of this version is asked for.
 
     Raises: Refused, if that part begins behind the end.
     """

@@ -7,10 +7,11 @@
                          makes it; ``wait_left`` runs beside that
     it leaves, or must   then ``close`` says goodbye, if it is there to hear it
 
-Both belong to the task that answers the request, and end with it.  A server that is not
-ours keeps what it is given for as long as it likes, so it is given copies: a few
-`bytes` for each frame, which all viewers of that server share.  They go out one by one,
-so that no more than one waits in that server for a viewer that does not read.
+Both belong to the task that answers the request, and end with it.
+
+Another server keeps what it is given for as long as it likes.  So it gets copies: each
+frame as a few `bytes`, which all its viewers share.  They go out one by one, so at most
+one of them waits in that server for a viewer that does not read.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ PEER_LEFT = (
 
 
 class Viewer(Protocol):
-    """Somebody who watches."""
+    """One who watches."""
 
     @property
     def stream(self) -> Sink:
@@ -75,20 +76,14 @@ class Viewer(Protocol):
 
 
 class Exchange(Protocol):
-    """A request's answer, as a server takes it.
-
-    All of it raises what `PEER_LEFT` has, once the client is gone.
-    """
+    """A request's answer.  Methods raise one of `PEER_LEFT` if the client is gone."""
 
     @property
     def guest(self) -> Guest | None:
-        """Its connection, if our server has it."""
+        """The client's connection; None under other servers."""
 
     async def respond(self, status: int, body: bytes, headers: Headers) -> None:
-        """Send a whole answer.
-
-        Without a body, to a HEAD, it stands for one without an end.
-        """
+        """Send a whole answer; an empty one to a HEAD stands for one without an end."""
 
     async def start(self, headers: Headers) -> Viewer:
         """Begin an answer that has no end."""
@@ -96,8 +91,7 @@ class Exchange(Protocol):
     async def accept(self, request: Request) -> Viewer:
         """Open a WebSocket.
 
-        Raises:
-            Refused: what was asked for is no WebSocket.
+        Raises: Refused, if none was asked for.
         """
 
 
@@ -142,18 +136,17 @@ def in_pieces(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
 
 @contextlib.contextmanager
 def breaking() -> Iterator[None]:
-    """What another server raises where it cannot send becomes a `StreamBroken`."""
+    """Make a `StreamBroken` of what other servers raise when they cannot send."""
     try:
         yield
-    except (OSError, RuntimeError) as error:  # (they differ in it)
+    except (OSError, RuntimeError) as error:
         raise StreamBroken(f"the server cannot send: {error}") from error
 
 
 class ForeignViewer(MessageStream):
-    """Somebody who watches through a server that is not ours, and the stream to them.
+    """One who watches through another server, and the stream there.
 
-    Each buffer is one call of the server's, which keeps it for as long as it likes.
-    Of a message that was cancelled a part may be out, so no other follows it.
+    A part of a message that was cancelled may be out, so no other follows it.
     """
 
     wrap: staticmethod[[Sequence[Buffer]], Sequence[Buffer]] = staticmethod(in_pieces)
@@ -161,7 +154,7 @@ class ForeignViewer(MessageStream):
 
     def __init__(self) -> None:
         self.is_open: bool = True
-        self.is_over: bool = False  # it has left, or was told that it is the end
+        self.is_over: bool = False  # it has left, or has heard the goodbye
 
     @property
     def stream(self) -> MessageStream:
@@ -185,7 +178,7 @@ class ForeignViewer(MessageStream):
             self.is_open = self.is_open and is_out
 
     async def aclose(self) -> None:
-        """Send no more, and drop the connection where the server can do that."""
+        """Send no more, and drop the connection if the server lets us."""
         self.is_open = False
         self._drop()
 
@@ -199,14 +192,14 @@ class ForeignViewer(MessageStream):
             await self._outlast(code, reason)
 
     async def _outlast(self, code: int, reason: str) -> None:
-        """Nothing to do where `aclose` drops the connection."""
+        """Stay until it is over; not needed where `_drop` works."""
 
     async def _deliver(self, data: bytes) -> None:
         """Send one piece of a message."""
         raise NotImplementedError
 
     def _drop(self) -> None:
-        """Nothing to do where the server drops the connection by itself."""
+        """Drop the connection, if the server lets us."""
 
     async def _say_goodbye(self, code: int, reason: str) -> None:
-        """Nothing to do where the server ends the answer by itself."""
+        """End the answer, unless the server does so when its handler returns."""

@@ -27,15 +27,15 @@ _OPEN_TO_ALL = {"/healthz", *assets.PARTS}  # no token: nothing to see
 
 
 class Guard:
-    """Refuses requests: of a wrong host name, without a token, of other origins.
+    """Refuses requests with a wrong host name, without a token, or of other origins.
 
-    A page can let its own name point to this server, and would then count as the
-    server's own.  So the server answers only to names that no such page can have.
+    A page elsewhere can let its own name point to this server, and would then count as
+    the server's own.  So the server answers only to names that no such page can have.
 
-    A browser that brings a token gets a cookie for it, and goes on without the token,
+    A browser that brings a token gets a cookie for it and goes on without the token,
     which then is in no log, history or Referer.  The cookie is the time when it ends,
-    signed with what is derived from the token: any process that knows the token can
-    tell that it is right, and it is void when the token is.
+    signed with a key made from the token: any process that knows the token can check
+    it, and a new token makes it void.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Guard:
         self._is_strict = bool(hosts) or is_loopback(host or "")
         self._names = {name.lower() for name in hosts}
         if not self._is_strict:
-            # (No name at all: no browser does that.)
+            # (The empty name is no danger: every browser sends one.)
             self._names |= {(host or "").lower(), ""} | names_of_this_machine()
         self._tokens = tokens_of(token)
         self._keys = {token: _key_of(token) for token in self._tokens}
@@ -73,15 +73,12 @@ class Guard:
     def _is_known(self, name: str) -> bool:
         if name in self._names or "*" in self._names or is_loopback(name):
             return True
-        # Such a page has a name, and does not know the token.
+        # A page elsewhere has a name, not an address, and does not know the token.
         is_safe = bool(self._tokens) or address_in(name) is not None
         return is_safe and not self._is_strict
 
     def check_origin(self, request: Request) -> None:
-        """A browser says which page asks; programs need not.
-
-        Raises: Refused.
-        """
+        """Raises: Refused.  A browser says which page asks; programs need not."""
         reason = self.reason_against(request.headers.get("origin"), request)
         if reason:
             detail = f" ({request.headers['origin']!a})"
@@ -101,9 +98,9 @@ class Guard:
     # -- the cookie -------------------------------------------------------------------
 
     def cookie_for(self, request: Request, *, renews: bool = False) -> dict[str, str]:
-        """What takes the place of the token that came with this request.
+        """Headers with a cookie for the token that came with this request.
 
-        With ``renews`` it takes the place of a cookie that is half over.
+        With ``renews``, for the cookie that came with it, once that is half over.
         """
         given, ends = _token_of(request), self._ends(request)
         token = next((each for each in self._tokens if each == given), None)
@@ -114,7 +111,7 @@ class Guard:
             return {}
         name, key = self._keys[token]
         end = str(int(time.time()) + SESSION_SECONDS)
-        # Lax: a link in a mail or a chat is to work, and nothing here acts on a GET.
+        # Lax, so that a link in a mail or a chat works; no GET changes anything here.
         kind = "HttpOnly; SameSite=Lax" + "; Secure" * request.is_secure
         value = f"{name}={end}.{_signed(key, end)}; Max-Age={SESSION_SECONDS}; {kind}"
         return {"Set-Cookie": value}
@@ -136,9 +133,9 @@ class Guard:
 
 
 def _key_of(token: bytes) -> tuple[str, bytes]:
-    """The cookie's name, as those of several servers on one host must differ, and key.
+    """The cookie's name and key; names of servers on one host must differ.
 
-    Slow, so that a weak token is not found by trying what makes a cookie of it.
+    It is slow, so that nobody finds a weak token by trying which one made a cookie.
     """
     key = hashlib.pbkdf2_hmac("sha256", token, b"aiozerocopy viewer", 50_000)
     return f"{COOKIE}{hashlib.sha256(key).hexdigest()[:8]}", key
@@ -159,7 +156,7 @@ def _token_of(request: Request) -> bytes:
 
 
 def _without_token(request: Request, *, is_wrong: bool) -> Refused:
-    """A page that asks a browser for the token; a line of text for programs."""
+    """Browsers get a page that asks for the token, programs a line of text."""
     challenge = {"WWW-Authenticate": "Bearer"}
     if not request.wants_page:
         is_wrong = is_wrong or COOKIE in request.headers.get("cookie", "")
@@ -190,7 +187,7 @@ def address_in(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
 
 
 def names_of_this_machine() -> set[str]:
-    """As others in its network call it."""
+    """The names by which other machines know this one."""
     name = socket.gethostname().lower()
     short = name.partition(".")[0]
     return {name, short, f"{short}.local"}

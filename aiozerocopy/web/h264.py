@@ -5,8 +5,8 @@ How a frame travels
         -> FLV, whose packets tell their size before they come -> `Packet`, made once
         -> a `PacketQueue` for each viewer, which begins with a key frame
 
-It runs while somebody watches.  When the picture's size changes it is started anew.
-A frame that cannot be shown does not reach FFmpeg: viewers are sent the reason at once.
+FFmpeg runs while somebody watches, and is started anew when the picture's size changes.
+A frame that cannot be shown does not reach it: viewers get the reason at once.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ if TYPE_CHECKING:
     from aiozerocopy.web.pixels import PictureFormat
 
 GROUP = 60  # frames from one key frame to the next
-FPS = 30  # which FFmpeg is told; bits a frame follow from it, and few would be blocks
+FPS = 30  # for FFmpeg, which makes bits a frame of it
 MIN_BITRATE, MAX_BITRATE = 2_000_000, 8_000_000  # bits a second, at that rate
 
 log: logging.Logger = logging.getLogger("aiozerocopy")
 
-# Browsers take HD for BT.709, whatever the stream says; and H.264 has no odd sizes.
+# Browsers decode HD as BT.709, whatever the stream says; and H.264 has no odd sizes.
 _FILTERS = (
     "pad=ceil(iw/2)*2:ceil(ih/2)*2,"
     "scale=out_color_matrix=bt709:out_range=tv{yuv},format=yuv420p"
 )
-_YUV = ":in_color_matrix=bt709:in_range=tv"  # RGB has neither
+_YUV = ":in_color_matrix=bt709:in_range=tv"  # (RGB has neither)
 _FLV_HEADER = 13  # with the size of the tag before the first, which is 0
 _TAG_HEADER = 11
 _TAG_END = 4
@@ -119,7 +119,7 @@ class Packet:
 
 
 class PacketQueue:
-    """Packets that wait for one viewer; too many, and it goes on at a key frame."""
+    """Packets that wait for one viewer; if too many do, it goes on at a key frame."""
 
     def __init__(self, limit: int) -> None:
         self.dropped: int = 0  # pictures
@@ -138,7 +138,7 @@ class PacketQueue:
         self._change.happen()
 
     def _drop_all(self) -> None:
-        """The newest configuration stays: the next key frame needs it."""
+        """Keep only the newest configuration, which the next key frame needs."""
         dropped = self._packets.drop_to(0)
         self.dropped += sum(packet.is_picture for packet in dropped)
         needed = [packet for packet in dropped if packet.kind == H264_CONFIGURATION]
@@ -159,7 +159,7 @@ class PacketQueue:
 
 
 class _Run:
-    """One FFmpeg: the picture it was started for, and which frames are inside of it."""
+    """One FFmpeg: the picture it was started for, and the frames inside of it."""
 
     def __init__(self, tell: Callable[[Packet], object]) -> None:
         self.picture: PictureFormat | None = None
@@ -178,7 +178,7 @@ class _Run:
     def feed(self, frame: Published) -> Sequence[Buffer]:
         """What FFmpeg gets of a frame: its pixels, or nothing.
 
-        Raises: ValueError, when FFmpeg expects others; the hub lets it go then.
+        Raises: ValueError, which ends the hub's client, if it is another picture.
         """
         try:
             picture = picture_format(frame)
@@ -205,8 +205,8 @@ class _Run:
     def take(self, tag: memoryview) -> None:
         """Send the packets that a tag of FFmpeg's completes.
 
-        One frame in is one packet out, in the same order; but the packet may be here
-        before we hear that the frame is there.
+        Each frame becomes one packet, in the same order; but a packet may come before
+        the hub says that its frame was sent.
         """
         picture, prefix, payload = self.picture, tag[:_AVC_PREFIX], tag[_AVC_PREFIX:]
         assert picture is not None
@@ -240,8 +240,7 @@ class H264Encoder:
     def __init__(self, hub: Broadcast, ffmpeg: str) -> None:
         self._hub = hub
         self._ffmpeg = ffmpeg
-        # Weak: if a signal's exception keeps one from being taken out, it goes with its
-        # task.
+        # Weak: a queue that a signal's exception leaves here ends with its task.
         self._queues: WeakSet[PacketQueue] = WeakSet()
         self._running = False
         self._scope: anyio.CancelScope | None = None
@@ -313,7 +312,7 @@ class H264Encoder:
                 writer, policy="latest", encode=run.feed, on_event=run.on_event
             )
             undo.callback(client.detach)
-            # The first frame tells the picture; the hub may have one already.
+            # The first frame, which the hub may have already, says what picture it is.
             await first_to_end(client.wait_closed, run.begun.wait)
             if run.picture is None:
                 raise StreamBroken(f"no frame: {client.error}")
@@ -325,12 +324,12 @@ class H264Encoder:
                     distribute = partial(self._distribute, run, ffmpeg)
                     await first_to_end(distribute, run.changed.wait)
                 finally:
-                    ffmpeg.kill()  # the frames that it still has are of no use
+                    ffmpeg.kill()  # nobody needs the frames inside of it
         if run.failure:
             raise OSError(run.failure)
 
     async def _distribute(self, run: _Run, ffmpeg: Process) -> None:
-        """Give FFmpeg's packets to all queues, until it ends, which it should not."""
+        """Give FFmpeg's packets to all queues; its end is a failure."""
         stdout = ffmpeg.stdout
         assert stdout is not None
         try:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 BOUNDARY = "aiozerocopy-frame"
 _PART_END = b"\r\n"
-# Both compressors call them so, but gray.
+# The names that both compressors have for them; for gray each has its own.
 _COLOURS = {"rgb24": "RGB", "rgba": "RGBX", "bgr24": "BGR", "bgra": "BGRX"}
 CONTENT_TYPE = f"multipart/x-mixed-replace; boundary={BOUNDARY}"
 

@@ -41,7 +41,7 @@ _FEED_ENDED, _VIEWER_LEFT = 0, 2  # what `Modes._show` returns
 
 
 class Modes:
-    """The ways to watch, and their viewers: ``limit`` at a time, who are seated."""
+    """The ways to watch, and their viewers, ``max_viewers`` at a time."""
 
     def __init__(
         self,
@@ -49,16 +49,16 @@ class Modes:
         modes: Sequence[str],
         quality: int,
         patience: float,
-        limit: int,
-        share: int | None,
+        max_viewers: int,
+        max_per_address: int | None,
     ) -> None:
         """Raises: ValueError, for an unknown mode, or if none can be offered here."""
         check(hub=hub, modes=modes, quality=quality, patience=patience)
-        check(max_per_address=share)
+        check(max_viewers=max_viewers, max_per_address=max_per_address)
         self._hub = hub
         self._patience = patience
         # Our server enters each connection here, other servers only each viewer.
-        self.crowd: Crowd = Crowd(limit, share, 2 * limit + SPARE)
+        self.crowd: Crowd = Crowd(max_viewers, max_per_address, 2 * max_viewers + SPARE)
         self._feeds: WeakKeyDictionary[HubFeed | PacketFeed, str] = WeakKeyDictionary()
         self._closing = anyio.Event()
         ffmpeg = ffmpeg_if_any() if "h264" in modes else None

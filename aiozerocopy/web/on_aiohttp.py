@@ -1,8 +1,8 @@
 """The viewer as an application of aiohttp: see `aiohttp_app`.
 
-A request is one call of `_Site.handle`, in aiohttp's task.  A viewer who is too slow is
-dropped with its connection; one who has left is noticed by the next frame, and for a
-WebSocket at once.
+A request is one call of ``answer``, in aiohttp's task.  The connection of a viewer that
+is too slow is dropped.  That a viewer has left is seen by the next frame, and at once
+for a WebSocket.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aiozerocopy.web.exchange import (
 from aiozerocopy.web.guard import Guard
 from aiozerocopy.web.modes import Modes
 from aiozerocopy.web.request import COMMON_HEADERS, Refused, Request, fields_of, joined
-from aiozerocopy.web.settings import MODES, PATIENCE, VIEWERS, check
+from aiozerocopy.web.settings import MODES, PATIENCE, VIEWERS
 from aiozerocopy.web.site import Site
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from aiozerocopy.web.request import Headers
 
 PING_SECONDS = 20.0
-LOOK_SECONDS = 1.0  # between two looks whether a viewer is there: aiohttp does not tell
+LOOK_SECONDS = 1.0  # between two looks whether a viewer has left, as aiohttp is silent
 
 
 def aiohttp_app(
@@ -62,7 +62,6 @@ def aiohttp_app(
         ValueError: an unknown mode, or none that can be offered here; no viewers.
         ModuleNotFoundError: aiohttp is not installed.
     """
-    check(max_viewers=max_viewers)
     ways = Modes(hub, modes, quality, patience, max_viewers, max_per_address)
     site = Site(hub, ways, Guard(None, token, hosts, origins), title)
 
@@ -82,7 +81,7 @@ def aiohttp_app(
 
 
 async def _add_slash(request: web.Request) -> web.StreamResponse:
-    """Without it a browser looks for the page's parts beside it, and not below."""
+    """Without a slash a browser looks for the page's parts in the folder above."""
     place = f"./{request.rel_url.raw_name}/"
     query = request.rel_url.raw_query_string
     raise web.HTTPTemporaryRedirect(f"{place}?{query}" if query else place)
@@ -105,9 +104,9 @@ def request_of(request: web.Request) -> Request:
 
 
 class _Exchange(ForeignViewer):
-    """One request, ``response``, which its handler returns, and who watches that.
+    """One request: its ``response``, which the handler returns, and its viewer.
 
-    An answer that has no end is ended by aiohttp when the handler returns.
+    aiohttp ends an answer without an end when the handler returns.
     """
 
     def __init__(self, request: web.Request, count: Callable[[int], object]) -> None:
@@ -156,7 +155,7 @@ class _Exchange(ForeignViewer):
             await anyio.sleep(LOOK_SECONDS)
 
     def _drop(self) -> None:
-        """Close its connection at once."""
+        """Close the connection at once."""
         if self._request.transport is not None:
             self._request.transport.abort()
 

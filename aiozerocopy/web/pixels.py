@@ -1,7 +1,7 @@
 """Pixels for viewers: which frames can be shown, and the header of each message.
 
 Over a WebSocket each message is a header of 32 bytes, all little-endian, and a payload.
-(Servers of others send what is long as several messages, of which the first begins so.)
+(Other servers send a long one as several messages, the first of which has the header.)
 
     offset  type      what
     0       u8        version, 1
@@ -15,7 +15,7 @@ Over a WebSocket each message is a header of 32 bytes, all little-endian, and a 
     16      u64       sequence number of the frame
     24      i64       its timestamp, microseconds since 1970
 
-YUV is taken for BT.709 of limited range, which is what `aiozerocopy.frames` makes.
+YUV is shown as BT.709 of limited range, which is what `aiozerocopy.frames` makes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HEADER = struct.Struct("<BBBBIIIQq")
 
 @dataclass(frozen=True)
 class PixelFormat:
-    """How pixels lie in memory.  FFmpeg knows them by the same names."""
+    """How pixels lie in memory, by FFmpeg's names."""
 
     name: str
     code: int
@@ -70,7 +70,7 @@ _ALIASES |= {"rgb0": "rgba", "bgr0": "bgra"}  # nobody looks at alpha
 
 
 class UnknownPicture(ValueError):
-    """A frame of a shape, dtype or pixel format that no browser could be shown."""
+    """A frame whose shape, dtype or pixel format the page cannot show."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _numpy_name(dtype: str) -> str:
 
 
 def _yuv_height(name: str, shape: tuple[int, ...]) -> int:
-    """Of a picture whose planes are these rows: two thirds of them are luma."""
+    """The height of a picture with so many rows, two thirds of which are luma."""
     rows, width = shape[:2]
     if width % 2 or rows % 3 == 1:
         raise UnknownPicture(

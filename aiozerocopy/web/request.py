@@ -11,15 +11,14 @@ if TYPE_CHECKING:
 
     Headers: TypeAlias = Mapping[str, str]
 
-# What every answer says: no guessing of its type, and no Referer with the address,
-# which may hold the token.
+# Of every answer: no guessing of its type, and no Referer, which could show the token.
 COMMON_HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-SEND_SECONDS = 30.0  # for an answer, which is small: to a client that does not read
+SEND_SECONDS = 30.0  # that a small answer may take, as the client may not read
 
 _TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 
@@ -81,7 +80,7 @@ class Request:
 
 
 def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Headers by their names in lower case; one that came twice, joined by a comma."""
+    """Headers by their names in lower case; repeated ones are joined by a comma."""
     found: dict[str, str] = {}
     for raw_name, value in headers:
         name = raw_name.lower()
@@ -90,7 +89,7 @@ def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def fields_of(query: str) -> dict[str, str]:
-    """The fields of an address; of those that came more than once, the last.
+    """The fields of an address; the last one counts if it has several of a name.
 
     Raises: Refused, for too many.
     """
@@ -102,7 +101,7 @@ def fields_of(query: str) -> dict[str, str]:
 
 
 def refuse_body(request: Request) -> None:
-    """Raises: Refused; a method that takes a body is refused anyhow."""
+    """Raises: Refused.  (Methods that take a body are refused elsewhere.)"""
     length = request.headers.get("content-length", "0")
     if request.method in ("GET", "HEAD") and (
         length.strip("0") or "transfer-encoding" in request.headers

@@ -48,7 +48,7 @@ def serve(
     hosts: Sequence[str] = (),
     origins: Sequence[str] = (),
     quality: int = 80,
-    connections: int = VIEWERS,
+    max_viewers: int = VIEWERS,
     max_per_address: int | None = None,
     patience: float = PATIENCE,
     file: str | os.PathLike[str] | None = None,
@@ -56,34 +56,35 @@ def serve(
 ) -> WebServer:
     """Serve a page that shows what is published to ``hub``, inside of its block.
 
-    With a ``token``, all that shows something needs it: ``?token=...``, or the header
-    ``Authorization: Bearer ...``.  ``modes`` are the ways that are offered, of which
-    "h264" needs FFmpeg and "mjpeg" simplejpeg or Pillow; ``quality`` is
-    the JPEG's.  Only who asks for a loopback name or for one of ``hosts`` is answered:
+    With a ``token``, everything that shows something needs it: as ``?token=...``, or in
+    the header ``Authorization: Bearer ...``.  ``modes`` are the ways to offer, of which
+    "h264" needs FFmpeg and "mjpeg" simplejpeg or Pillow; ``quality`` is the JPEG's.
+    Requests for a loopback name or for one of ``hosts`` are answered, others are not:
     that keeps pages away which let their own name point here.  Without ``hosts``, a
-    server on other addresses answers to any address and to this machine's name too,
+    server on other addresses also answers to any address and to this machine's name,
     and with a token to every name.  WebSockets are for this server's page, and for
     pages of ``origins``.
 
-    At most ``connections`` watch or download at a time, and from one address (other
-    than this machine's own) at most ``max_per_address``, half of them if nothing is
-    said.  As many again may be connected without; where more come, one of those is sent
-    away.  A viewer to whom one frame takes more than ``patience`` seconds is let go.
+    At most ``max_viewers`` watch or download at a time, and from one address (other
+    than this machine's own) at most ``max_per_address``, half of them unless you say
+    otherwise.  Others may be connected too, twice as many in all and 64 more; if even
+    more come, one that only waits is sent away.  A viewer to whom one frame takes more
+    than ``patience`` seconds is let go.
 
     A ``file`` is offered for download at `WebServer.file_url`, whole or in parts.  It
     goes from the file to the socket without a copy in user space; a client that takes
     nothing of it for ``patience`` seconds is let go.
 
-    With an ``ssl_context`` it speaks HTTPS, and the page asks for its pictures over TLS
-    too.  That is not without a copy: every byte is encrypted, for each viewer again.
+    With an ``ssl_context`` page and pictures go over HTTPS.  That takes copies: every
+    byte is encrypted for each viewer again.
 
     Raises:
         ValueError: an unknown mode, or none that can be offered here.
         FileNotFoundError, PermissionError: of the ``file``.
         OSError: when it is entered, as `serve_tcp`.
     """
-    check(port=port, connections=connections, ssl_context=ssl_context)
-    ways = Modes(hub, modes, quality, patience, connections, max_per_address)
+    check(port=port, ssl_context=ssl_context)
+    ways = Modes(hub, modes, quality, patience, max_viewers, max_per_address)
     return WebServer(
         Site(hub, ways, Guard(host, token, hosts, origins), title),
         (host, port),
@@ -97,9 +98,7 @@ class WebServer(Service):
     """What `serve` returns: serves inside of ``async with``.
 
     `serve_forever` serves until cancelled; where it listens is logged, as by `Server`.
-
-    At the end of the block viewers are told so, and the server ends.  The hub stays
-    open.
+    At the end of the block viewers hear that the stream ends; the hub stays open.
     """
 
     def __init__(
@@ -191,7 +190,7 @@ class WebServer(Service):
             await http.refuse(refusal)
 
     async def _next_request(self, http: HttpConnection) -> Request | None:
-        """None at the end, also at the server's: that waits for no idle connection."""
+        """None at the end; the server's end waits for no idle connection."""
         if self._closing:
             return None
         with anyio.CancelScope() as scope:

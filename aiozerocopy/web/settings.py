@@ -39,8 +39,6 @@ def _are_origins(value: Any) -> bool:
     return _are_texts(value) and all("://" in each for each in value)
 
 
-_COUNT = ((int,), _is_positive, "a whole number, 1 or more")
-
 # For each its types, which values of these are right, and what an error says.
 CHECKS: dict[str, tuple[tuple[type, ...], Callable[[Any], bool], str]] = {
     "hub": ((Broadcast,), _any, "a Broadcast"),
@@ -51,8 +49,7 @@ CHECKS: dict[str, tuple[tuple[type, ...], Callable[[Any], bool], str]] = {
     "hosts": (_MANY, _are_texts, 'a list of names, such as ["tv.example"]'),
     "origins": (_MANY, _are_origins, 'a list such as ["https://tv.example"]'),
     "quality": ((int,), range(1, 101).__contains__, "a whole number, 1 to 100"),
-    "connections": _COUNT,
-    "max_viewers": _COUNT,
+    "max_viewers": ((int,), _is_positive, "a whole number, 1 or more"),
     "max_per_address": ((int, _NONE), _is_positive, "a whole number, 1 or more"),
     "patience": ((int, float), _is_positive, "seconds, more than 0"),
     "ssl_context": ((ssl.SSLContext, _NONE), _any, "an ssl.SSLContext"),

@@ -1,8 +1,8 @@
 """One viewer's WebSocket: the handshake, what the viewer says, and frame headers.
 
-wsproto reads what viewers say; it sets no limits, so that is done here.  Pictures do
-not pass through it: their header is made here, unmasked as a server's must be, and goes
-out with the picture in one gathered send.
+wsproto reads what viewers say, under limits that are set here.  Pictures do not pass
+through it: their header is made here, unmasked as a server's must be, and goes out with
+the picture in one gathered send.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class WebSocket:
         await first_to_end(self.listen, self._until_dead)
 
     async def _until_dead(self) -> None:
-        """Half of the connection may be gone: a browser answers pings by itself."""
+        """Ping: every browser answers, so one that does not is gone."""
         while self._is_alive:
             self._is_alive = False
             await self._send(Ping())

@@ -108,8 +108,6 @@ async def in_aiohttp(application: Any) -> AsyncIterator[tuple[int, Any]]:
 async def serving(name: str, hub: Broadcast, **options: Any) -> AsyncIterator[Place]:
     """Serve what is published to ``hub`` by the server of this name."""
     if name == "ours":
-        if "max_viewers" in options:
-            options["connections"] = options.pop("max_viewers")
         async with web.serve(hub, **options) as to:
             yield Place(name, to.port, "", to.aclose)
     elif name == "aiohttp":
