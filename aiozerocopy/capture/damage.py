@@ -37,7 +37,7 @@ class Damage:
         region: Rectangle,
         slots: int,
     ) -> None:
-        """Let the server begin; raises ScreenError if it cannot."""
+        """Have the server keep account; raises ScreenError if it cannot."""
         damage, xfixes = map(extensions.get, ("DAMAGE", "XFIXES"))
         if damage is None or xfixes is None:
             raise ScreenError("the X server does not tell what changes: no DAMAGE")
@@ -57,7 +57,7 @@ class Damage:
         return [(0, self._region.height)]
 
     def forget(self) -> None:
-        """Take all of the screen for changed since the last report."""
+        """Report all of the screen as changed, next time."""
         self.has_news: bool = True
         self._unreported: list[Rectangle] | None = None
 
@@ -81,8 +81,7 @@ class Damage:
         self._stale = [merged([*stale, *rows]) for stale in self._stale]
 
     def note(self, places: Sequence[Rectangle]) -> list[Rectangle]:
-        """Places on the screen that are to be reported; those that are in the region,
-        as they are in the picture."""
+        """Report these places of the screen; return their parts in the picture."""
         parts = [one.within(self._region) for one in places]
         changed = [one.seen_from(self._region) for one in parts if one is not None]
         if self._unreported is not None:

@@ -25,7 +25,7 @@ class Monitor:
 async def monitors(display: str | None = None) -> list[Monitor]:
     """The monitors of a display, by default of the one that DISPLAY names.
 
-    A server that knows of none has one, "screen", which is all of it.
+    If the server knows no monitor there is one, "screen", for all of it.
 
     Raises:
         ScreenError: there is no X server, or it lets nobody in.
@@ -43,7 +43,7 @@ async def monitors(display: str | None = None) -> list[Monitor]:
 async def list_monitors(
     connection: Connection, extensions: dict[str, tuple[int, int]], whole: Rectangle
 ) -> list[Monitor]:
-    """The monitors, of which a server tells that has RANDR."""
+    """The monitors that RANDR tells of; without it, the whole screen as one."""
     found = []
     if "RANDR" in extensions:
         request = x11.get_monitors(extensions["RANDR"][0], connection.setup.root)

@@ -68,7 +68,7 @@ class X11Screen:
         monitor: str | None = None,
         cursor: bool = False,
     ) -> None:
-        """Look at the arguments; the server is asked later.
+        """Check the arguments; the server is asked when the screen is opened.
 
         Raises:
             ValueError: arguments that mean nothing.

@@ -60,7 +60,7 @@ class Rectangle(NamedTuple):
 
 @contextlib.contextmanager
 def _sense(otherwise: str = "the X server sends nonsense") -> Iterator[None]:
-    """Reads a message.  One that is not as long as it says itself is no X server's."""
+    """A block that reads a message, and raises ScreenError if that lacks something."""
     try:
         yield
     except (struct.error, LookupError, StopIteration, ValueError):
@@ -161,9 +161,9 @@ def _request(major: int, minor: int = 0, layout: str = "", *values: int) -> byte
 
 
 def _extended(minor: int, layout: str = "", *always: int) -> Callable[..., bytes]:
-    """Makes a request of the extension whose number it is given first.
+    """Make a maker of requests, which is given the extension's number and values.
 
-    It ends with what is the same for ``always``.
+    ``always`` are the last values of each request.
     """
     return lambda major, *values: _request(major, minor, layout, *values, *always)
 

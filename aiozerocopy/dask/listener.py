@@ -58,10 +58,10 @@ class StreamListener(BaseListener):
         default_host: str | None = None,
         **connection_args: Any,
     ) -> None:
-        """Look at the arguments; nothing is opened yet.
+        """Check the arguments; `start` opens the sockets.
 
-        ``default_host`` is the contact address's where the listener has all addresses
-        of the machine; ``connection_args`` are those of Dask's `Security`.
+        A listener on all addresses of the machine has ``default_host`` in its contact
+        address.  ``connection_args`` are those of Dask's `Security`.
 
         Raises:
             ValueError: not an address.
@@ -133,7 +133,7 @@ class StreamListener(BaseListener):
             logger.log(level, "the handler of a connection failed", exc_info=error)
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Wait for others to give something back; log it once."""
+        """Accept no connection for a while, in which others may free fds or memory."""
         if not self._is_exhausted:
             self._is_exhausted = True
             logger.error("no connections are accepted for now: %s", error.strerror)

@@ -1,15 +1,14 @@
 """A loan: a pipe over which large messages go to a process of the same machine.
 
 The memory of a message is lent to the reader (csrc/lender.h) and copied once, into the
-reader's memory; a Unix socket copies twice.  Any memory is lent, also what cannot be
-taken back.  So a message that is interrupted is void, which the reader must be told by
-other means, or rather: it must be told of every message that it is whole.
+reader's memory; a Unix socket copies twice.  Memory that cannot be taken back is lent
+too, so a message that is interrupted is void.  The reader does not see that in the
+pipe: it must be told of each message that it is whole.
 
-Who owns what.  Both ends are the loan's.  The reader's fd goes to the peer in a message
-(which has a duplicate of its own) and is then closed here, so that the peer's end tells
-us when it has gone.  ``abort`` ends the pipe: nothing more is lent then, and what the
-peer has not read is taken out of the pipe again.  For that the loan opens the pipe's
-file once more, from which it can do so after the stream has closed.
+Who owns what.  The loan owns both ends.  The peer gets a duplicate of the reader's fd;
+ours is closed then, so that we notice when the peer's goes.  ``abort`` ends the pipe:
+it lends nothing more, and takes out of it what the peer has not read.  For that it
+opens the pipe's file a second time, which still works when the stream has closed.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Loan:
 
     @property
     def reader(self) -> ReceiveStream:
-        """The end that the peer is to have."""
+        """The end for the peer."""
         assert self._ends is not None
         return self._ends.reader
 
@@ -92,10 +91,9 @@ class _File:
         self._fd = fd
 
     def empty(self) -> None:
-        """Take out what nobody has read.
+        """Take out what nobody has read; wait for a reader that is copying now.
 
-        A reader that is copying some of it just now is waited for.  If there are no fds
-        left, that stays in the pipe until the peer closes its end.
+        Without a free fd it stays in the pipe until the peer closes its end.
         """
         if not self.close.alive:
             return

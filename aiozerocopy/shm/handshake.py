@@ -24,6 +24,7 @@ import anyio
 import anyio.lowlevel
 
 from aiozerocopy._core import ring_end
+from aiozerocopy._core.change import Change
 from aiozerocopy._core.ring_end import ANY, CONSUMER, PRODUCER, RingEnd
 from aiozerocopy._net.connecting import (
     AGAIN,
@@ -131,17 +132,17 @@ def listen_ring(
 async def _visits(
     listener: Listener, role: int, any_user: bool
 ) -> AsyncIterator[Callable[[], Awaitable[socket.socket]]]:
-    """Gives the visitors who have asked for what we offer, in that order."""
+    """Give the visitors who have asked for our ring, in the order of their asking."""
     visitors: dict[socket.socket, anyio.CancelScope] = {}  # who have not; oldest first
     asked: collections.deque[socket.socket] = collections.deque()
-    somebody = anyio.Event()
+    arrival = Change()
 
     async def hear(sock: socket.socket) -> None:
         try:
             with visitors[sock]:
                 await _hear_ask(sock, role, any_user)
                 asked.append(sock)
-                somebody.set()
+                arrival.happen()
         except OSError as error:
             _turned_away(listener, error)
         finally:
@@ -166,10 +167,8 @@ async def _visits(
             tasks.start_soon(hear, sock)
 
     async def next_visitor() -> socket.socket:
-        nonlocal somebody
         while not asked:
-            somebody = anyio.Event()
-            await somebody.wait()
+            await arrival.next()
         return asked.popleft()
 
     undo = contextlib.AsyncExitStack()

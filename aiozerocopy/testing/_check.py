@@ -120,7 +120,7 @@ class _Ends:
         return data if self._only_bytes else bytearray(data)
 
     def spoil(self, data: Any) -> None:
-        """Use a buffer as one does to whom it belongs."""
+        """Use a buffer as its owner may."""
         if not self._only_bytes:
             data[:] = bytes([POISON]) * len(data)
             try:
@@ -150,7 +150,7 @@ class _Ends:
 
 
 def _same(got: bytes | bytearray, sent: bytes, *, shorter: bool = False) -> None:
-    """Did all of it arrive, or, of what may be shorter, its first part?"""
+    """Has all of it arrived, or, if it may be ``shorter``, its first part?"""
     if got[: len(sent)] != sent[: len(got)]:
         at = next(i for i, byte in enumerate(got) if byte != sent[i])
         was = "stored after send had ended" if got[at] == POISON else "never sent so"

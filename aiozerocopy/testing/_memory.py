@@ -2,12 +2,11 @@
 
 A `_Line` is one direction.  It has a queue of messages and, as a pipe or a socket has
 in the kernel, up to ``capacity`` bytes that are out and were not received.  Bytes move
-from the queue when a message is submitted and when something is received, never in
-between, so a test sees the same each time.
+when a message is submitted and when something is received, never in between, so each
+run of a test is the same.
 
 A message borrows its buffers until it is done.  If it is cancelled before its first
-byte is out it is dropped; if later, all the rest goes out at once, into more room than
-there is.
+byte is out it is dropped; if later, the rest goes out at once, beyond ``capacity``.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ class _Line:
         return message
 
     def move(self, whole: _Message | None = None) -> None:
-        """Let messages go out while there is room; there is for a ``whole`` one."""
+        """Let messages go out while there is room; a ``whole`` one needs none."""
         while self.queue and self.lasts > 0:
             message = self.queue[0]
             room = max(self._capacity - len(self.out), 0)
@@ -126,7 +125,7 @@ class _Line:
     def end(self, refused: int, ended: int) -> None:
         """Refuse messages, and tell the receiver once it has what is out.
 
-        That a side was closed there outweighs what happened before.
+        What a side is told after its own close overrides other reasons.
         """
         if refused == _CLOSED or not self.refused:
             self.refused = refused
@@ -188,7 +187,7 @@ class MemoryStream(MessageStream, ByteStream):
         self._receiving = anyio.ResourceGuard("reading from")
 
     def break_after(self, nbytes: int) -> None:
-        """Break the stream, both ways, once so many more bytes are out from this end.
+        """Break the stream, both ways, once this end has sent ``nbytes`` more bytes.
 
         With 0 that is now.  The peer receives them, then gets StreamBroken.
         """
