@@ -13,6 +13,7 @@ import select
 import socket
 import threading
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,17 @@ class TestOperation:
         dropped = cancelled and outcome == lib.AZC_DROPPED and sent == 0
         assert operation.was_dropped is dropped
         assert operation.was_rescued is (cancelled and outcome == lib.AZC_RESCUED)
+
+    def test_listeners_are_told_once(self, port: Port) -> None:
+        told: list[str] = []
+        operation = Operation(port, [])
+        operation.listen(partial(told.append, "of room"))
+        operation.listen(gone := partial(told.append, "too late"))
+        operation.forget(gone)
+        for change in (operation.admit, operation.end, operation.end):
+            change()
+        port.forget(operation)
+        assert told == ["of room"]
 
     @pytest.mark.parametrize(
         ("outcome", "kind", "words"),

@@ -694,15 +694,22 @@ def finalizers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
 
 
-def hit(
-    name: str, kind: str, loop: str, folder: Path, some: Callable[[list[Place]], Any]
-) -> None:
-    """Make the call once, and then once more for some of its places."""
+never_awaited = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+
+
+def hit(name: str, way: tuple[str, str], folder: Path, times: range) -> None:
+    """Make the call once, and then once more for this link's and loop's share of the
+    places: of each line, where it is reached for so many times."""
+    kind, loop = way
+    share = slice(ways_of(name).index(way), None, len(ways_of(name)))
+    if os.environ.get("AZC_EVERY_LINE") == "1":
+        share = slice(None)
+
+    def some(places: list[Place]) -> list[Place]:
+        return [place for place in places if place[2] in times][share]
+
     play = partial(be_hit, CASES[name], kind, folder)
     run_on(loop, partial(hit_each_line, play, ROOMS, some))
-
-
-never_awaited = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 
 
 @never_awaited  # what was hit between a call and its await
@@ -710,32 +717,20 @@ never_awaited = pytest.mark.filterwarnings("ignore:coroutine .* was never awaite
 def test_one_line_after_the_other(
     name: str, kind: str, loop: str, tmp_path: Path
 ) -> None:
-    """Of the links and loops each hits some of the lines; all of them hit all."""
-    ways, way = len(ways_of(name)), ways_of(name).index((kind, loop))
+    """Of the links and loops each hits some of the lines; all of them hit all.
 
-    def some(places: list[Place]) -> list[Place]:
-        return [place for place in places if place[2] == 1][way::ways]
-
-    hit(name, kind, loop, tmp_path, some)
+    With AZC_EVERY_LINE=1 in the environment each hits all, which takes half an hour.
+    """
+    hit(name, (kind, loop), tmp_path, range(1, 2))
 
 
 @pytest.mark.slow
 @never_awaited
 @every_case
-def test_every_line_everywhere(name: str, kind: str, loop: str, tmp_path: Path) -> None:
-    """Also where a line is reached for the second and the third time.
-
-    With AZC_EVERY_LINE=1 in the environment each link and loop hits all of them, which
-    takes half an hour.
-    """
-    ways, way = len(ways_of(name)), ways_of(name).index((kind, loop))
-
-    def some(places: list[Place]) -> list[Place]:
-        if os.environ.get("AZC_EVERY_LINE") == "1":
-            return [place for place in places if place[2] <= 3]
-        return [place for place in places if 1 < place[2] <= 3][way::ways]
-
-    hit(name, kind, loop, tmp_path, some)
+def test_where_a_line_is_reached_again(
+    name: str, kind: str, loop: str, tmp_path: Path
+) -> None:
+    hit(name, (kind, loop), tmp_path, range(2, 4))
 
 
 # ---- real signals, at any time ------------------------------------------------------
