@@ -94,6 +94,11 @@ class Studio:
         for number in numbers:
             await self.hub.publish(picture(number, size), **options)
 
+    async def publish_slot(self, pool: FramePool, number: int) -> None:
+        with await pool.acquire() as frame:
+            frame.array[:] = number
+            await self.hub.publish(frame)
+
     def end(self) -> None:
         for viewer in self.viewers:
             viewer.near.abort()
@@ -461,10 +466,7 @@ async def test_encoder_that_fails_costs_only_its_own_clients(slow: bool) -> None
         bad = studio.viewer(encode=fail_later if slow else fail)
         good = studio.viewer()
         with FramePool(10, slots=1) as pool:
-            with await pool.acquire() as frame:
-                frame.array[:] = 1
-                await studio.hub.publish(frame)
-            del frame
+            await studio.publish_slot(pool, 1)
             await bad.client.wait_closed()
             assert isinstance(bad.client.error, ZeroDivisionError)
             assert await good.receive() == (0, 1)
@@ -540,10 +542,7 @@ async def test_slow_encoder_borrows_one_frame_besides_the_newest() -> None:
         viewer = studio.viewer(encode=encode)
         with FramePool(BIG, slots=3) as pool:
             for number in range(12):
-                with await pool.acquire() as frame:
-                    frame.array[:] = number
-                    await studio.hub.publish(frame)
-                del frame
+                await studio.publish_slot(pool, number)
                 await until(lambda: encode.begun == [0])
                 assert pool.stats.free >= 1
             encode.finish()
@@ -687,10 +686,7 @@ async def test_pool_frame_is_leased_until_the_last_client_has_it(
 ) -> None:
     viewers = [studio.viewer(), studio.viewer()]
     with FramePool(BIG, slots=2) as pool:
-        with await pool.acquire() as frame:
-            frame.array[:] = 9
-            await studio.hub.publish(frame)
-        del frame
+        await studio.publish_slot(pool, 9)
         assert await viewers[0].receive() == (0, 9)
         assert pool.stats.free == 1
         assert await viewers[1].receive() == (0, 9)
@@ -706,10 +702,7 @@ async def test_stuck_clients_hold_no_slots(
         with FramePool(BIG, slots=3) as pool:
             for number in range(12):  # one more gets stuck at every frame
                 studio.viewer(policy=policy)
-                with await pool.acquire() as frame:
-                    frame.array[:] = number
-                    await studio.hub.publish(frame)
-                del frame
+                await studio.publish_slot(pool, number)
             assert pool.stats.free >= 1
         first = studio.viewers[0]
         assert await first.receive() == (0, 0)

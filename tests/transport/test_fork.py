@@ -6,7 +6,7 @@ what its parent has asked for, the flags of a pipe, the file of a Unix server.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import scripts
@@ -17,25 +17,27 @@ if TYPE_CHECKING:
 
 pytestmark = linux_only
 
-every_loop = pytest.mark.parametrize(
-    "loop", ["asyncio", pytest.param("uvloop", marks=pytest.mark.slow)]
-)
+
+def on_loops(children: dict[str, str], *hardest: str) -> pytest.MarkDecorator:
+    """Each child on asyncio's loop, and those that do most on uvloop too."""
+    cases: list[Any] = [(child, "asyncio") for child in children]
+    slow = pytest.mark.slow
+    cases += [pytest.param(child, "uvloop", marks=slow) for child in hardest]
+    return pytest.mark.parametrize(("child", "loop"), cases)
 
 
-def on_loops(children: dict[str, str], hardest: str) -> pytest.MarkDecorator:
-    """Each child on asyncio's loop, and the one that does most on uvloop too."""
-    cases = [(child, "asyncio") for child in children]
-    hard = pytest.param(hardest, "uvloop", marks=pytest.mark.slow)
-    return pytest.mark.parametrize(("child", "loop"), [*cases, hard])
-
-
-# What a child does, in the middle of the parent's work, before os._exit.
+# What a child does, in the middle of the parent's work.
 CHILDREN = {
-    "tries everything": "world.disturb",
-    "tries everything and drops it": "world.disturb, world.drop, gc.collect",
-    "drops it": "world.drop, gc.collect",
-    "lives on a loop of its own": "lambda: run(live(folder), loop)",
-    "tries everything and lives": "world.disturb, lambda: run(live(folder), loop)",
+    "tries everything": "attempted(world.disturb)",
+    "tries everything and drops it": "attempted(world.disturb, world.drop, gc.collect)",
+    "drops it": "attempted(world.drop, gc.collect)",
+    "lives on a loop of its own": "attempted(lambda: run(live(folder), loop))",
+    "tries everything and lives": (
+        "attempted(world.disturb, lambda: run(live(folder), loop))"
+    ),
+    # In its copy of the parent's loop.  (It must not close that: asyncio's loop and
+    # uvloop's take out of the shared epoll what wakes the parent's.)
+    "stays": "await world.stay()",
 }
 
 
@@ -44,7 +46,7 @@ def run(code: str, loop: str, folder: Path) -> None:
     scripts.run(prelude + code, loop, str(folder))
 
 
-@on_loops(CHILDREN, "tries everything and lives")
+@on_loops(CHILDREN, "tries everything and lives", "stays")
 def test_child_of_a_running_loop(child: str, loop: str, tmp_path: Path) -> None:
     run(
         f"""
@@ -53,7 +55,10 @@ async def main():
     await world.begin()
     pid = fork()
     if pid == 0:
-        os._exit(attempted({CHILDREN[child]}))
+        try:
+            os._exit({CHILDREN[child]} or 0)
+        finally:
+            os._exit(1)
     assert ends_well(pid)
     await world.go_on()
     await world.end()
@@ -93,33 +98,6 @@ assert ends_well(pid)
 parents.run_until_complete(world.go_on())
 parents.run_until_complete(world.end())
 parents.close()
-""",
-        loop,
-        tmp_path,
-    )
-
-
-@every_loop
-def test_child_that_stays_in_the_loop(loop: str, tmp_path: Path) -> None:
-    """It goes on in its copy of the parent's loop.  (It must not close that: asyncio's
-    loop and uvloop's take out of the shared epoll what wakes the parent's.)"""
-    run(
-        """
-async def main():
-    world = World(folder)
-    await world.begin()
-    pid = fork()
-    if pid == 0:
-        try:
-            await world.stay()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert ends_well(pid)
-    await world.go_on()
-    await world.end()
-
-run(main(), loop)
 """,
         loop,
         tmp_path,
