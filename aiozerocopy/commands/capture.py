@@ -99,15 +99,18 @@ def _parser() -> Parser:
         "--rate", type=rate, default=30, help="frames a second, such as 29.97"
     )
     parser.add_argument(
-        "--seconds", type=seconds, metavar="N", help="of the film (default: to Ctrl-C)"
+        "--seconds",
+        type=seconds,
+        metavar="N",
+        help="length of the film (default: until Ctrl-C)",
     )
     parser.add_argument(
         "--damage",
         action="store_true",
-        help="copy only what the X server says has changed",
+        help="copy only what the X server reports as changed",
     )
     parser.add_argument(
-        "--quality", choices=QUALITIES, help="(default: the encoder's own)"
+        "--quality", choices=QUALITIES, help="default: the encoder's own"
     )
     return parser
 

@@ -87,7 +87,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--completion",
         choices=["bash"],
-        help='print what completes words in a shell: eval "$(... --completion bash)"',
+        help='print completion for the shell: eval "$(... --completion bash)"',
     )
     parser.add_argument(
         "command",
@@ -100,7 +100,7 @@ def _parser() -> Parser:
         "arguments",
         nargs=REMAINDER,
         metavar="...",
-        help="for the command; aiozerocopy COMMAND --help shows them",
+        help="of the command; see aiozerocopy COMMAND --help",
     )
     return parser
 

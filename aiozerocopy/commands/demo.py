@@ -123,17 +123,17 @@ def _parser() -> Parser:
         type=film,
         default=Path("demo.mp4"),
         metavar="FILM",
-        help="its end says what it is",
+        help="the film to write; its suffix decides the format",
     )
     parser.add_argument(
-        "--frames", type=count, default=FRAMES, metavar="N", help="of the film"
+        "--frames", type=count, default=FRAMES, metavar="N", help="how many frames"
     )
     parser.add_argument(
         "--checked-frames",
         type=count,
         default=CHECKED,
         metavar="N",
-        help="that go through a lossless codec, to be compared bit by bit",
+        help="how many frames go through a lossless codec, and are compared bit by bit",
     )
     parser.add_argument(
         "--loop",

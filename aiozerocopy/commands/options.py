@@ -192,14 +192,14 @@ def add_token(parser: ArgumentParser) -> None:
     group.add_argument(
         "--token",
         type=token,
-        help="what a viewer must show to get anything; others on this machine can see "
-        f"it here, so better say it in --token-file or in {TOKEN_VARIABLE}",
+        help="the secret that a viewer must give; others on this machine can see it "
+        f"here, so better use --token-file or {TOKEN_VARIABLE}",
     )
     group.add_argument(
         "--token-file",
         type=file,
         metavar="FILE",
-        help="a file with the token; a server takes any of several, one a line",
+        help="a file with the token; a server accepts any of several, one a line",
     )
 
 
@@ -375,11 +375,11 @@ def add_film(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--codec",
         metavar="NAME",
-        help="an encoder of FFmpeg's, or auto: hardware if that works here "
+        help="one of FFmpeg's encoders, or auto: hardware, if it works here "
         "(default: by the film's name)",
     )
     parser.add_argument(
-        "--overwrite", action="store_true", help="replace a file that is there"
+        "--overwrite", action="store_true", help="replace an existing file"
     )
 
 
@@ -409,9 +409,11 @@ def add_screen(parser: ArgumentParser) -> None:
     part.add_argument(
         "--region", type=region, metavar="WxH+X+Y", help="a part of the screen"
     )
-    part.add_argument("--monitor", metavar="NAME", help="one monitor, as xrandr has it")
+    part.add_argument(
+        "--monitor", metavar="NAME", help="one monitor, by its name in xrandr"
+    )
     parser.add_argument(
-        "--cursor", action="store_true", help="with the mouse's pointer"
+        "--cursor", action="store_true", help="include the mouse pointer"
     )
 
 
@@ -423,7 +425,12 @@ def add_server_tls(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="PEM with the certificate (and its key): HTTPS for --web, TLS for --tcp",
     )
-    parser.add_argument("--tls-key", type=file, metavar="FILE", help="PEM with its key")
+    parser.add_argument(
+        "--tls-key",
+        type=file,
+        metavar="FILE",
+        help="PEM with the key, if the certificate's file has none",
+    )
 
 
 def server_tls(options: Namespace) -> ssl.SSLContext | None:
@@ -457,13 +464,13 @@ def _expect_pem(path: Path, kind: bytes, otherwise: str) -> None:
 def add_client_tls(parser: ArgumentParser) -> None:
     """Add ``--tls`` and ``--tls-ca``."""
     parser.add_argument(
-        "--tls", action="store_true", help="with TLS, as this system trusts it"
+        "--tls", action="store_true", help="use TLS, and trust the system's authorities"
     )
     parser.add_argument(
         "--tls-ca",
         type=file,
         metavar="FILE",
-        help="with TLS, and trust this authority or this very certificate (PEM)",
+        help="use TLS, and trust this authority or this certificate (PEM)",
     )
 
 

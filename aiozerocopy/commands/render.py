@@ -38,7 +38,11 @@ def _parser() -> Parser:
     add_film(parser)
     add_picture(parser, Size(1920, 1080), 60)
     parser.add_argument(
-        "--duration", type=seconds, default=5.0, metavar="SECONDS", help="of the film"
+        "--duration",
+        type=seconds,
+        default=5.0,
+        metavar="SECONDS",
+        help="length of the film",
     )
     rate = parser.add_mutually_exclusive_group()
     rate.add_argument(
@@ -59,13 +63,13 @@ def _parser() -> Parser:
         default=[],
         type=ffmpeg_option,
         metavar="NAME=VALUE",
-        help="for FFmpeg's output, such as tune=animation; may be said again",
+        help="an output option of FFmpeg, such as tune=animation; may be repeated",
     )
     parser.add_argument(
         "--pix-fmt",
         default="auto",
         metavar="NAME",
-        help="what is read back: rgba, yuv420p ...",
+        help="the pixel format to read back: rgba, yuv420p ...",
     )
     return parser
 

@@ -249,27 +249,38 @@ def _parser() -> Parser:
         "a URL, /dev/video0 (default: demo)",
     )
     parser.add_argument(
-        "--source", dest="named", type=source, metavar="SOURCE", help="the same"
+        "--source",
+        dest="named",
+        type=source,
+        metavar="SOURCE",
+        help="the same, as an option",
     )
     parser.add_argument(
         "--ffmpeg-input",
         type=words,
         metavar="OPTIONS",
-        help='before -i, such as "-f v4l2" or "-re -stream_loop -1"',
+        help='options of FFmpeg before -i, such as "-f v4l2" or "-re -stream_loop -1"',
     )
-    parser.add_argument("--once", action="store_true", help="end where the video ends")
+    parser.add_argument(
+        "--once", action="store_true", help="stop at the end of the video"
+    )
     add_picture(parser, Size(1280, 720), 30)
     add_screen(parser)
     parser.add_argument(
-        "--host", type=host, default="127.0.0.1", help="0.0.0.0 is for everybody"
+        "--host",
+        type=host,
+        default="127.0.0.1",
+        help="where to listen; 0.0.0.0 lets other machines connect",
     )
-    parser.add_argument("--web", type=port, metavar="PORT", help="for browsers")
+    parser.add_argument(
+        "--web", type=port, metavar="PORT", help="serve browsers on this port"
+    )
     parser.add_argument(
         "--name",
         type=host,
         action="append",
         default=[],
-        help="a name that browsers may know this server by, such as films.example.org",
+        help="the public name of this server, such as films.example.org",
     )
     parser.add_argument(
         "--origin",
@@ -285,8 +296,15 @@ def _parser() -> Parser:
         action="store_true",
         help="offer the film's file for download too, with --web",
     )
-    parser.add_argument("--tcp", type=port, metavar="PORT", help="for programs")
-    parser.add_argument("--unix", type=file, metavar="PATH", help="the same, locally")
+    parser.add_argument(
+        "--tcp", type=port, metavar="PORT", help="serve programs on this port"
+    )
+    parser.add_argument(
+        "--unix",
+        type=file,
+        metavar="PATH",
+        help="serve local programs on this Unix socket",
+    )
     add_token(parser)
     add_server_tls(parser)
     parser.add_argument(
@@ -294,7 +312,7 @@ def _parser() -> Parser:
         type=count,
         default=1000,
         metavar="N",
-        help="at most so many at --tcp and at --unix each",
+        help="how many clients --tcp and --unix each take",
     )
     return parser
 

@@ -75,16 +75,18 @@ def show_once(watch: Watch, pause: float, *, as_json: bool) -> int:
 
 def _parser() -> Parser:
     result = Parser(prog="aiozerocopy top", description=__doc__)
-    result.add_argument("--once", action="store_true", help="one table, then the end")
+    result.add_argument("--once", action="store_true", help="print one table, and exit")
     result.add_argument(
-        "--json", action="store_true", help="all counters; a line each time, or --once"
+        "--json",
+        action="store_true",
+        help="print all counters as JSON, a line each time",
     )
     result.add_argument(
         "--interval",
         type=seconds,
         default=1.0,
         metavar="SECONDS",
-        help="between two looks",
+        help="seconds between two readings",
     )
     return result
 

@@ -202,7 +202,9 @@ def _parser() -> Parser:
     )
     add_token(parser)
     add_client_tls(parser)
-    parser.add_argument("--frames", type=count, metavar="N", help="end after so many")
+    parser.add_argument(
+        "--frames", type=count, metavar="N", help="stop after that many frames"
+    )
     parser.add_argument(
         "--to",
         nargs="?",
@@ -213,7 +215,9 @@ def _parser() -> Parser:
         "(default: ffplay)",
     )
     parser.add_argument(
-        "--reconnect", action="store_true", help="come back when the connection is lost"
+        "--reconnect",
+        action="store_true",
+        help="connect again when the connection is lost",
     )
     return parser
 
