@@ -229,12 +229,15 @@ class Process:
         """
         if self._child.inherited:
             return  # a forked child's copy: it is the parent's
-        # First: EOF on stdin would make it think that its input is complete.
-        self.kill()
+        self._end_streams(signal.SIGKILL)
+        self._child.end()
+
+    def _end_streams(self, number: int) -> None:
+        # The signal first: EOF on stdin would make it think that its input is complete.
+        self.send_signal(number)
         for stream in (self.stdin, self.stdout):
             if stream is not None:
                 stream.abort()
-        self._child.end()
 
     async def aclose(self, grace: float | None = GRACE) -> None:
         """Send what stdin accepted, close stdin and stdout, and wait for the end.
@@ -267,11 +270,7 @@ class Process:
         """See to it that the child has ended, whoever cancels us."""
         try:
             with anyio.CancelScope(shield=True):
-                # First: EOF on stdin would make it think that its input is complete.
-                self.terminate()
-                for stream in (self.stdin, self.stdout):
-                    if stream is not None:
-                        stream.abort()
+                self._end_streams(signal.SIGTERM)
                 with anyio.move_on_after(AFTER_TERMINATE):
                     await self._child.wait()
                 self.kill()

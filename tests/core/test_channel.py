@@ -131,6 +131,18 @@ class TestEvents:
         assert is_borrowed(data) is (status != 0)
         operation.end(0, 0, 0)
 
+    @pytest.mark.parametrize("status", [lib.AZC_ROOM, lib.AZC_COPIED])
+    def test_of_one_that_goes_on(self, port: Port, status: int) -> None:
+        views = [pin(bytearray(10)) for _ in range(2)]
+        copy, operation = views[-1:], Operation(port, views)
+        event = SimpleNamespace(token=operation.token, status=status)
+        borrows._note(event, port.operations)
+        assert operation.has_room is (status == lib.AZC_ROOM)
+        assert (views == copy) is (status == lib.AZC_COPIED)
+        assert not operation.done
+        operation.end()
+        port.forget(operation)
+
 
 class TestWait:
     def test_with_a_limit_that_is_not_reached(self, pipe: Unread, port: Port) -> None:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
-    from anyio.abc import TaskGroup
 
 pytestmark = pytest.mark.anyio
 
@@ -50,75 +49,7 @@ def link(tmp_path: Path) -> Iterator[Link]:
         yield opened
 
 
-class Sender(threading.Thread):
-    """A thread that sends one message."""
-
-    def __init__(self, stream: azc.SendStream, data: Any) -> None:
-        super().__init__(daemon=True)
-        self._send = stream.send_from_thread
-        self._data = data
-        self.error: BaseException | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self._send(self._data)
-        except BaseException as error:
-            self.error = error
-
-
-async def ended(*senders: Sender) -> None:
-    await until(lambda: not any(sender.is_alive() for sender in senders))
-    assert [sender.error for sender in senders] == [None] * len(senders)
-
-
-# ---- first come, first served -------------------------------------------------------
-
-
-class Crowd:
-    """Messages of one stream, each sent in some way, and queued before the next."""
-
-    def __init__(self, stream: azc.SendStream, tasks: TaskGroup) -> None:
-        self._stream = stream
-        self._tasks = tasks
-        self._dice = random.Random(11)
-        self.sequence = 0
-        self.size = 1  # of the messages, with the first
-        self.senders: list[Sender] = []
-
-    def new(self) -> bytearray:
-        data = message(1, self.sequence, self._dice.choice((10, SMALL, 90_000)))
-        self.sequence += 1
-        return data
-
-    async def one_more(self) -> None:
-        way = self._dice.choice(("send", "put", "send_many", "thread"))
-        data: Any = [self.new() for _ in range(3)] if way == "send_many" else self.new()
-        if way == "thread":
-            self.senders.append(Sender(self._stream, data))
-        else:
-            self._tasks.start_soon(getattr(self._stream, way), data)
-        self.size += 1
-        await submitted(self._stream, self.size)
-
-
-@pytest.mark.parametrize("limit", [1, 100_000, 32 << 20])
-async def test_order_of_calls_is_the_order_of_messages(link: Link, limit: int) -> None:
-    counts = {1: 0}
-    async with checked(link, counts, queue_limit=limit) as (stream, reader):
-        async with anyio.create_task_group() as tasks:
-            crowd = Crowd(stream, tasks)
-            tasks.start_soon(stream.send, message(1, 0, BIG))
-            await begun(stream)
-            crowd.sequence = 1
-            for _ in range(30):
-                await crowd.one_more()
-            reader.start()
-            await ended(*crowd.senders)
-        counts[1] = crowd.sequence
-
-
-# ---- ... and no more than that ------------------------------------------------------
+# ---- threads -------------------------------------------------------------------------
 
 
 async def test_two_hundred_threads_are_bounded(link: Link) -> None:
@@ -132,7 +63,10 @@ async def test_two_hundred_threads_are_bounded(link: Link) -> None:
     async with reading(link, count, start=False) as reader:
         async with link.sender(queue_limit=1) as stream:
             await stream.put(data)
-            senders = [Sender(stream, data) for _ in range(200)]
+            send = stream.send_from_thread
+            senders = [threading.Thread(target=send, args=(data,)) for _ in range(200)]
+            for sender in senders:
+                sender.start()
             await submitted(stream, 201)
             reader.start()
             while any(sender.is_alive() for sender in senders):
