@@ -314,11 +314,8 @@ print(f"{context.info['GL_RENDERER']}, OpenGL {version // 100}.{version % 100 //
 @contextlib.contextmanager
 def _own_pipe() -> Iterator[tuple[int, int]]:
     reader, writer = os.pipe()
-    try:
+    with open(reader, "rb", 0), open(writer, "wb", 0):
         yield reader, writer
-    finally:
-        os.close(reader)
-        os.close(writer)
 
 
 def _write_with(flag: int, remedy: str) -> Seen:
@@ -346,10 +343,7 @@ def _grow_pipe(fd: int, wanted: int) -> int:
 def _vmsplice_shares() -> bool:
     """Change a byte between vmsplice and read: does the reader see the change?"""
     page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with (
-        page,
-        _own_pipe() as (reader, writer),
-    ):  # once closed, it has let go of the page
+    with page, _own_pipe() as (reader, writer):  # (closed, it lets go of the page)
         os.set_blocking(reader, False)
         first = ctypes.c_char.from_buffer(page)
         try:

@@ -130,26 +130,24 @@ async def run(options: argparse.Namespace) -> None:
             await client.wait_closed()
 
     async with contextlib.AsyncExitStack() as stack:
-        hub = await stack.enter_async_context(broadcast.Broadcast())
+        enter = stack.enter_async_context
+        hub = await enter(broadcast.Broadcast())
         encryption = server_tls(options)
         counts: list[Callable[[], int]] = []  # of viewers, at each place
         settings = {"max_connections": options.max_clients, "token": tokens(options)}
         if options.web is not None:
             from aiozerocopy import web
 
-            page = await stack.enter_async_context(
-                web.serve(
-                    hub,
-                    options.host,
-                    options.web,
-                    token=settings["token"],
-                    title=title_of(options.source),
-                    hosts=options.name,
-                    origins=options.origin,
-                    file=options.source if options.file else None,
-                    ssl_context=encryption,
-                )
+            page = web.serve(
+                *(hub, options.host, options.web),
+                token=settings["token"],
+                title=title_of(options.source),
+                hosts=options.name,
+                origins=options.origin,
+                file=options.source if options.file else None,
+                ssl_context=encryption,
             )
+            await enter(page)
             counts.append(lambda: page.viewers)
             # (the token is for a person at a terminal, and for no log)
             link = page.url if sys.stdout.isatty() else page.url.partition("?")[0]
@@ -157,25 +155,19 @@ async def run(options: argparse.Namespace) -> None:
             if options.file:
                 print(f"for download   {page.file_url.partition('?')[0]}", flush=True)
         if options.tcp is not None:
-            server = await stack.enter_async_context(
-                azc.serve_tcp(
-                    give_frames,
-                    options.host,
-                    options.tcp,
-                    ssl_context=encryption,
-                    **settings,
-                )
+            place = (options.host, options.tcp)
+            server = azc.serve_tcp(
+                give_frames, *place, ssl_context=encryption, **settings
             )
+            await enter(server)
             name = _name_for(options.host, encryption, options.tls_cert)
             counts.append(lambda: server.connections)
             print(to_copy(options, Address(name, server.port)), flush=True)
         if options.unix is not None:
-            local = await stack.enter_async_context(
-                azc.serve_unix(give_frames, options.unix, **settings)
-            )
+            local = await enter(azc.serve_unix(give_frames, options.unix, **settings))
             counts.append(lambda: local.connections)
             print(to_copy(options, options.unix), flush=True)
-        tasks = await stack.enter_async_context(anyio.create_task_group())
+        tasks = await enter(anyio.create_task_group())
         tasks.start_soon(tell_viewers, lambda: sum(count() for count in counts))
         await publish(hub, FrameSource(options), float(options.fps))
         tasks.cancel_scope.cancel()

@@ -166,7 +166,7 @@ def _without_token(request: Request, *, is_wrong: bool) -> Refused:
         assets.TOKEN_PAGE,
         headline="This token is wrong" if is_wrong else "A token is needed",
         explanation=(
-            "Links change when a stream is started anew. Ask for the link again."
+            "The link changes when the stream starts anew: ask for the new one."
             if is_wrong
             else "Open the full link, which has the token in it, or enter the token."
         ),

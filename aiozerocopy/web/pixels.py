@@ -52,17 +52,11 @@ class PixelFormat:
         return self.name in PLANES
 
 
+_CHANNELS = {"gray8": 1, "rgb24": 3, "rgba": 4, "bgr24": 3, "bgra": 4}
+_CHANNELS |= {"yuv420p": 1, "nv12": 1}
 FORMATS = {
-    form.name: form
-    for form in (
-        PixelFormat("gray8", 0, 1),
-        PixelFormat("rgb24", 1, 3),
-        PixelFormat("rgba", 2, 4),
-        PixelFormat("bgr24", 3, 3),
-        PixelFormat("bgra", 4, 4),
-        PixelFormat("yuv420p", 5, 1),
-        PixelFormat("nv12", 6, 1),
-    )
+    name: PixelFormat(name, code, channels)
+    for code, (name, channels) in enumerate(_CHANNELS.items())
 }
 _BY_CHANNELS = {1: "gray8", 3: "rgb24", 4: "rgba"}
 _ALIASES = {"": "", "gray": "gray8", "rgb": "rgb24", "bgr": "bgr24"}

@@ -32,7 +32,6 @@ pytest.importorskip("numpy")
 SHADER = "void mainImage(out vec4 color, in vec2 at) { color = vec4(1.0); }"
 LONG = "--size 64x36 --duration 100000"
 AT_ONCE = 8.0  # seconds: one is meant, on a machine that does nothing else
-WIDE, NARROW = 200, 40  # columns
 
 # A command, what it says at the moment of Ctrl-C, and whether it says more at the end.
 MOMENTS = [
@@ -54,13 +53,11 @@ SLOW = pytest.mark.slow
 class Terminal:
     """A terminal, and a program in it."""
 
-    def __init__(
-        self, words: list[str], folder: Path, columns: int = WIDE, **environment: str
-    ) -> None:
+    def __init__(self, words: list[str], folder: Path, **environment: str) -> None:
         self.said = ""
         self._decode = codecs.getincrementaldecoder("utf-8")().decode
         self._screen, keyboard = os.openpty()
-        size = struct.pack("4H", 24, columns, 0, 0)
+        size = struct.pack("4H", 24, 200, 0, 0)  # rows and columns
         fcntl.ioctl(keyboard, termios.TIOCSWINSZ, size)
         self.process = subprocess.Popen(
             words,
@@ -261,16 +258,3 @@ def test_viewer_with_a_program_that_goes_on(folder: Path) -> None:
         assert viewer.process.returncode == 130
         assert lines_of(viewer.said)[-1] == "aiozerocopy view: interrupted"
         assert interrupt(server) < AT_ONCE
-
-
-@pytest.mark.slow
-def test_bar_fits_and_stays_one(folder: Path) -> None:
-    words = f"render shader.glsl -o a-film-with-a-long-name.mkv {LONG}".split()
-    with Terminal([*PROGRAM, *words], folder, NARROW) as terminal:
-        terminal.read_until(" fps")
-        interrupt(terminal)
-    bars = re.findall(r"\x1b\[K(.* fps)", terminal.said)
-    assert re.match(r"….*mkv: [\d,]+ of [\d,]+ frames, ", bars[0])
-    assert max(map(len, bars)) < NARROW
-    (closing,) = lines_of(terminal.said)
-    assert closing.startswith("aiozerocopy render: interrupted: a-film")
