@@ -16,7 +16,7 @@ import tempfile
 import threading
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from interruption import Interruption, Lines, hit_each_line
@@ -83,11 +83,12 @@ def scheme(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-class Pair:
+class Pair(NamedTuple):
     """Two comms that are connected, and how to make more."""
 
-    def __init__(self, one: Any, other: Any, listener: Any) -> None:
-        self.one, self.other, self.listener = one, other, listener
+    one: Any
+    other: Any
+    listener: Any
 
 
 def place(scheme: str) -> str:
@@ -119,6 +120,12 @@ async def pair(scheme: str, mutual: dict[str, Any]) -> AsyncIterator[Pair]:
     options = (mutual["listen"], mutual["connect"]) if with_tls else ()
     async with joined(place(scheme), *options) as comms:
         yield comms
+
+
+async def passed(sender: Any, receiver: Any, message: Any) -> Any:
+    """What is read of a message that does not fit into the sockets."""
+    got, _ = await asyncio.gather(receiver.read(), sender.write(message))
+    return got
 
 
 @pytest.fixture
@@ -158,9 +165,7 @@ async def test_arrays_arrive(comms: Pair) -> None:
     ]
 
     message = {"arrays": [to_serialize(array) for array in arrays]}
-    write = asyncio.create_task(comms.one.write(message))
-    arrived = (await comms.other.read())["arrays"]
-    await write
+    arrived = (await passed(comms.one, comms.other, message))["arrays"]
     for sent, got in zip(arrays, arrived, strict=True):
         assert got.dtype == sent.dtype
         assert np.array_equal(got, sent)
@@ -176,13 +181,8 @@ async def test_what_is_not_deserialized_goes_back_as_it_came(deserialize: bool) 
     options = {"deserialize": deserialize}
     async with joined("azc://127.0.0.1", options, options) as comms:
         got: Any = message
-        for sender, receiver in (
-            (comms.one, comms.other),
-            (comms.other, comms.one),
-        ):
-            write = asyncio.create_task(sender.write(got))
-            got = await receiver.read()
-            await write
+        for sender, receiver in (comms[:2], comms[1::-1]):
+            got = await passed(sender, receiver, got)
             assert isinstance(got["to_ser"][0], Serialized) != deserialize
     assert got["x"] == data
     if deserialize:
@@ -205,9 +205,7 @@ async def test_large_array_lands_where_it_stays(
 
     first, second = (np.full(BIG, n, "u1") for n in (1, 2))
     message = {"arrays": [to_serialize(first), to_serialize(second)]}
-    write = asyncio.create_task(comms.one.write(message))
-    arrived = (await comms.other.read())["arrays"]
-    await write
+    arrived = (await passed(comms.one, comms.other, message))["arrays"]
     assert len(places) == 2
     for place, got in zip(places, arrived, strict=True):
         assert 0 <= got.ctypes.data - place < 4096  # the first has a header before
@@ -662,14 +660,10 @@ async def test_other_end_may_be_dasks_own(ours_listens: bool) -> None:
         assert isinstance(other if ours_listens else one, StreamComm)
         for count in (1, 1000, 400_000):
             message = {"a": [to_serialize(np.arange(count)) for _ in range(3)]}
-            write = asyncio.create_task(one.write(message))
-            got = await other.read()
-            await write
+            got = await passed(one, other, message)
             back = {"b": [to_serialize(array) for array in got["a"]]}
-            write = asyncio.create_task(other.write(back))
-            for array in (await one.read())["b"]:
+            for array in (await passed(other, one, back))["b"]:
                 assert np.array_equal(array, np.arange(count))
-            await write
     assert isinstance(get_backend("tcp"), DasksOwn)
 
 
