@@ -11,7 +11,6 @@ import random
 import signal
 import socket
 import struct
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 import scripts
+from interruption import Interruption
+from links import linux_only
 from xserver import COLOURS, HEIGHT, SIZE, WIDTH, Painter, as_bytes, x_server
 
 import aiozerocopy as azc
@@ -38,10 +39,7 @@ if TYPE_CHECKING:
 pytest.importorskip("numpy")
 import numpy as np
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"),
-]
+pytestmark = [pytest.mark.anyio, linux_only]
 
 ALL = (0, 0, WIDTH, HEIGHT)
 
@@ -433,10 +431,6 @@ async def test_slot_of_a_cancelled_grab_stays_taken_until_the_server_has_answere
         await connection.until(lambda: screen.pool.stats.free == 1)
 
 
-class Interrupted(BaseException):
-    """What the handler of a signal raises."""
-
-
 class InterruptedSocket:
     """A socket whose calls do their work; then a signal comes."""
 
@@ -451,7 +445,7 @@ class InterruptedSocket:
 
         def interrupted(*arguments: Any) -> None:
             method(*arguments)
-            raise Interrupted
+            raise Interruption
 
         return interrupted
 
@@ -462,7 +456,7 @@ async def test_interrupted_call_frees_no_slot(call: str, server: Server) -> None
         connection: Any = screen._connection
         sock = connection._socket
         connection._socket = InterruptedSocket(sock, call)
-        with pytest.raises(Interrupted):
+        with pytest.raises(Interruption):
             await screen.grab()
         connection._socket = sock
         assert screen.pool.stats.free == 2
