@@ -37,8 +37,7 @@ log: logging.Logger = logging.getLogger("aiozerocopy")
 def find_ffmpeg() -> str:
     """The FFmpeg on PATH, else the one that comes with imageio-ffmpeg.
 
-    Raises:
-        FileNotFoundError: there is none; the text says how to get one.
+    Raises: FileNotFoundError: there is none; the text says how to get one.
     """
     found = shutil.which("ffmpeg") or _packaged()
     if found is None:
@@ -68,8 +67,7 @@ async def ask(
 ) -> tuple[int, str, str]:
     """Return its exit code, its standard output, and the end of its standard error.
 
-    Raises:
-        TimeoutError: it has not ended after ``patience`` seconds (None: no limit).
+    Raises: TimeoutError: it has not ended after ``patience`` seconds (None: no limit).
     """
     async with open_process(
         [ffmpeg, *QUIETLY, *arguments],

@@ -184,8 +184,7 @@ def chosen(
 ) -> Choice:
     """Return the encoder's own arguments for our words.
 
-    Raises:
-        ValueError: the encoder has no such word.
+    Raises: ValueError: the encoder has no such word.
     """
     known = None if codec is None else KNOWN.get(codec)
     asked = {"quality": quality, "preset": preset, "bitrate": bitrate}

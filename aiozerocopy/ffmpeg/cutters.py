@@ -28,8 +28,7 @@ class Cutter:
     def feed(self, data: bytes) -> list[Piece]:
         """The pieces that are whole with these bytes, which may end anywhere.
 
-        Raises:
-            ValueError: this is no such container.
+        Raises: ValueError: this is no such container.
         """
         self._data += data
         pieces = []

@@ -121,11 +121,7 @@ class Encoder(Writer, ByteReceiveStream):
         group: int | None = None,
         timeout: float | None = TIMEOUT,
     ) -> None:
-        """Check the arguments.  FFmpeg starts when the Encoder is opened.
-
-        Raises:
-            ValueError, TypeError: arguments that mean nothing.
-        """
+        """Check the arguments (ValueError, TypeError); FFmpeg starts at the opening."""
         if group is None:
             group = max(1, round(GROUP * checked_rate(fps)))
         if group < 1:

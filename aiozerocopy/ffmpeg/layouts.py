@@ -192,8 +192,7 @@ _asked: dict[tuple[str, str, tuple[int, int]], int] = {}
 async def frame_layout(pix_fmt: str, size: tuple[int, int], ffmpeg: str) -> Layout:
     """How a frame lies in memory; FFmpeg is asked for the rarer formats.
 
-    Raises:
-        ValueError: FFmpeg does not know the format, or takes no such frames.
+    Raises: ValueError: FFmpeg does not know the format, or takes no such frames.
     """
     known = layout_of(pix_fmt, size)
     if known is not None:

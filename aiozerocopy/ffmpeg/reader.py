@@ -136,11 +136,7 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         convert: Literal["auto", "ffmpeg"] = "auto",
         ffmpeg: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Check the arguments.  FFmpeg starts when the Reader is opened.
-
-        Raises:
-            ValueError, TypeError: arguments that mean nothing.
-        """
+        """Check the arguments (ValueError, TypeError); FFmpeg starts at the opening."""
         self.pix_fmt: str = arguments.checked_format(pix_fmt)
         self.size: tuple[int, int] = (0, 0)  # until it is open
         self.fps: Fraction | None = None  # if FFmpeg knows; the mean, if it varies

@@ -97,11 +97,7 @@ class Writer(Video):
         overwrite: bool = True,
         timeout: float | None = TIMEOUT,
     ) -> None:
-        """Check the arguments.  FFmpeg starts when the Writer is opened.
-
-        Raises:
-            ValueError, TypeError: arguments that mean nothing.
-        """
+        """Check the arguments (ValueError, TypeError); FFmpeg starts at the opening."""
         self.size: tuple[int, int] = arguments.checked_size(size)
         self.fps: Fraction = arguments.checked_rate(fps)
         self.pix_fmt: str = arguments.checked_format(pix_fmt)

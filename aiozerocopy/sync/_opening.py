@@ -91,8 +91,7 @@ connect_unix: Final = opens_later(faces.UnixStream, connecting.connect_unix)
 def acquire(pool: FramePool) -> Frame:
     """A free slot of a pool; waits for one, in order of the calls.
 
-    Raises:
-        ClosedResourceError: the pool is or was closed.
+    Raises: ClosedResourceError: the pool is or was closed.
     """
     refuse_in_a_loop()
     with contextlib.suppress(WouldBlock):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import anyio
 import pytest
-import scripts
 from links import error_in_thread
 
 from aiozerocopy import StreamClosed, sync
@@ -84,25 +83,3 @@ def test_abort_ends_a_receive(ends: tuple[sync.Ring, sync.Ring]) -> None:
     receiver.abort()
     thread.join()
     assert isinstance(ends_by[0], StreamClosed)
-
-
-def test_ctrl_c_ends_a_receive_which_loses_nothing(tmp_path: Path) -> None:
-    code = f"""
-        from aiozerocopy import sync
-        rings = []
-        path = {str(tmp_path / "ring")!r}
-        listen = lambda: rings.append(sync.listen_ring(path, 1 << 16))
-        thread = threading.Thread(target=listen)
-        thread.start()
-        with sync.connect_ring(path, timeout=10) as sender:
-            thread.join()
-            with rings[0] as receiver:
-                threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
-                try:
-                    receiver.receive()
-                except KeyboardInterrupt:
-                    sender.send(b"after")
-                with receiver.receive() as record:
-                    print(bytes(record.view))
-    """
-    assert scripts.run(code) == "b'after'\n"
