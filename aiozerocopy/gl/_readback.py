@@ -271,7 +271,6 @@ class Readback:
         self._closed = True
         with contextlib.suppress(ContextLost), self._gl.current():
             self._delete_all()
-        self._submitted.clear()
         self._change.happen()
 
     def _delete_all(self) -> None:

@@ -25,7 +25,7 @@ Refused: a call in a thread whose event loop runs, because it would stop that lo
 portal's own thread is such a thread.  ``abort`` may be called anywhere.
 
 Each module says what it has.  One imports those before it: _waiting, _portal, _streams,
-_opening, ffmpeg, _rings.
+ffmpeg, _rings.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy.sync._opening import acquire as acquire
-from aiozerocopy.sync._opening import connect_tcp as connect_tcp
-from aiozerocopy.sync._opening import connect_unix as connect_unix
-from aiozerocopy.sync._opening import open_reader as open_reader
-from aiozerocopy.sync._opening import open_writer as open_writer
-from aiozerocopy.sync._opening import pipe as pipe
-from aiozerocopy.sync._opening import socketpair as socketpair
-from aiozerocopy.sync._opening import wrap_socket as wrap_socket
 from aiozerocopy.sync._portal import run as run
 from aiozerocopy.sync._streams import ReceiveStream as ReceiveStream
 from aiozerocopy.sync._streams import SendStream as SendStream
 from aiozerocopy.sync._streams import Stream as Stream
 from aiozerocopy.sync._streams import Ticket as Ticket
+from aiozerocopy.sync._streams import acquire as acquire
+from aiozerocopy.sync._streams import connect_tcp as connect_tcp
+from aiozerocopy.sync._streams import connect_unix as connect_unix
+from aiozerocopy.sync._streams import open_reader as open_reader
+from aiozerocopy.sync._streams import open_writer as open_writer
+from aiozerocopy.sync._streams import pipe as pipe
+from aiozerocopy.sync._streams import socketpair as socketpair
+from aiozerocopy.sync._streams import wrap_socket as wrap_socket
 
 if TYPE_CHECKING:
     from aiozerocopy.sync import ffmpeg as ffmpeg

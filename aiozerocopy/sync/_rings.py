@@ -18,8 +18,7 @@ from aiozerocopy._core.borrows import or_undo_now
 from aiozerocopy._core.pins import Pins, pin
 from aiozerocopy._core.ring_end import RingEnd, Taken
 from aiozerocopy.shm.record import only_record
-from aiozerocopy.sync._opening import opens_later
-from aiozerocopy.sync._streams import Face, blocking, shown
+from aiozerocopy.sync._streams import Face, blocking, opens_later, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The faces of streams: the same methods, which block."""
+"""The faces of streams, whose methods block, and the functions that open them."""
 
 from __future__ import annotations
 
@@ -20,24 +20,29 @@ from typing import (
 
 import anyio
 
-from aiozerocopy import streams
+from aiozerocopy import opening, streams
 from aiozerocopy._core.errors import StreamBroken, StreamClosed, error_of
 from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy._core.lifetime import Bound
 from aiozerocopy._core.sending import LINGER
+from aiozerocopy._net import connecting
 from aiozerocopy.sync._portal import run
 from aiozerocopy.sync._waiting import ThreadWaiter, refuse_in_a_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Iterator
 
     from typing_extensions import Self
 
     from aiozerocopy._core.leases import AnyBuffer
+    from aiozerocopy.pool import Frame, FramePool
 
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
+F = TypeVar("F")
+A = TypeVar("A", bound="Face")
+B = TypeVar("B", bound="Face")
 Call: TypeAlias = Callable[..., Coroutine[Any, Any, T]]
 
 
@@ -203,3 +208,77 @@ class UnixStream(Stream):
 
     send_fds: Final = blocking(streams.UnixStream.send_fds)
     receive_fds: Final = blocking(streams.UnixStream.receive_fds, in_turn=True)
+
+
+# ---- what opens: the functions of `aiozerocopy`, with the same arguments and errors --
+
+
+class Ends(tuple[A, B]):
+    """Two streams; ``with`` closes both, the second one first."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        first, second = self
+        try:
+            second.__exit__(*error)
+        finally:
+            first.__exit__(*error)
+
+
+def opens(face: Callable[[S], F], opening: Callable[P, S]) -> Callable[P, F]:
+    """The same function, whose result gets a face."""
+
+    @functools.wraps(opening)
+    def open_it(*args: P.args, **options: P.kwargs) -> F:
+        return face(opening(*args, **options))
+
+    return open_it
+
+
+def opens_later(
+    face: Callable[[S], F], opening: Callable[P, Awaitable[S]]
+) -> Callable[P, F]:
+    """As `opens`, for a function whose result must be awaited."""
+
+    @functools.wraps(opening)
+    def wait(*args: P.args, **options: P.kwargs) -> S:
+        return run(functools.partial(opening, *args, **options))
+
+    return opens(face, wait)
+
+
+def _pipe(ends: opening.PipeEnds) -> Ends[ReceiveStream, SendStream]:
+    return Ends((ReceiveStream(ends.reader), SendStream(ends.writer)))
+
+
+def _pair(ends: opening.SocketEnds) -> Ends[UnixStream, UnixStream]:
+    return Ends(map(UnixStream, ends))
+
+
+def _socket(stream: streams.Stream) -> Stream:
+    is_unix = isinstance(stream, streams.UnixStream)
+    return (UnixStream if is_unix else Stream)(stream)
+
+
+open_writer: Final = opens(SendStream, opening.open_writer)
+open_reader: Final = opens(ReceiveStream, opening.open_reader)
+pipe: Final = opens(_pipe, opening.pipe)
+socketpair: Final = opens(_pair, opening.socketpair)
+wrap_socket: Final = opens(_socket, opening.wrap_socket)
+connect_tcp: Final = opens_later(_socket, connecting.connect_tcp)
+connect_unix: Final = opens_later(UnixStream, connecting.connect_unix)
+
+
+def acquire(pool: FramePool) -> Frame:
+    """A free slot of a pool; waits for one, in order of the calls.
+
+    Raises: ClosedResourceError: the pool is or was closed.
+    """
+    refuse_in_a_loop()
+    with contextlib.suppress(anyio.WouldBlock):
+        return pool.acquire_nowait()
+    return run(pool.acquire)
