@@ -38,7 +38,12 @@ LEFT_OUT_OF_ALL = (
     *("web/test_browser*", "commands/test_render", "dask/*", "web/test_viewer"),
     "transport/test_real_programs",
 )
-CHOSEN = "not trio and not uvloop and not tcp"
+# One link of each kind of fd and one loop, without what has no C of its own.
+CHOSEN = (
+    "not trio and not uvloop and not tcp and not [pty and not [cat and not [fifo "
+    "and not check_stream and not faulty_streams and not memory_pair "
+    "and not degradation"
+)
 
 
 @dataclass(frozen=True)
