@@ -65,8 +65,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.builds, pytest.mark.timeout(120)]
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package with the faults compiled in."""
-    return trees.build(tmp_path_factory.mktemp("sabotaged"), AZC_SABOTAGE="1")
+    return trees.sabotaged(tmp_path_factory)
 
 
 def run(tree: Path, fault: str, *tests: str) -> subprocess.Popen[str]:

@@ -47,8 +47,7 @@ def test_every_byte_is_right_for_some_seconds() -> None:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package with the faults compiled in."""
-    return trees.build(tmp_path_factory.mktemp("soaked"), AZC_SABOTAGE="1")
+    return trees.sabotaged(tmp_path_factory)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import shutil
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,6 +38,12 @@ def build(folder: Path, **settings: str) -> Path:
     )
     assert done.returncode == 0, done.stderr
     return folder
+
+
+@functools.cache
+def sabotaged(folders: pytest.TempPathFactory) -> Path:
+    """The package with the deliberate faults compiled in, built once."""
+    return build(folders.mktemp("sabotaged"), AZC_SABOTAGE="1")
 
 
 def environment(tree: Path, **settings: str) -> dict[str, str]:
