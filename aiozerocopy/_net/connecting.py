@@ -268,9 +268,7 @@ def interleaved(candidates: Sequence[Candidate], first: int) -> list[Candidate]:
 
 
 async def connect_first(
-    candidates: Sequence[Candidate],
-    local: SocketAddress | None,
-    delay: float | None,
+    candidates: Sequence[Candidate], local: SocketAddress | None, delay: float | None
 ) -> socket.socket:
     """A socket that is connected to the first candidate to answer.
 

@@ -42,10 +42,7 @@ class SocketTransport(Writing, Reading, asyncio.Transport):
 
 
 def transport_over(
-    sock: socket.socket,
-    protocol: asyncio.BaseProtocol,
-    *,
-    is_given: bool = False,
+    sock: socket.socket, protocol: asyncio.BaseProtocol, *, is_given: bool = False
 ) -> SocketTransport:
     """A transport over a connected socket, which it takes over; `begin` is next.
 

@@ -213,9 +213,7 @@ async def subprocess_exec(
 
 
 async def subprocess_shell(
-    protocol_factory: Callable[[], P],
-    cmd: str | bytes,
-    **options: Any,
+    protocol_factory: Callable[[], P], cmd: str | bytes, **options: Any
 ) -> tuple[SubprocessTransport, P]:
     """As `asyncio.loop.subprocess_shell`; raises what `subprocess_exec` does."""
     if not isinstance(cmd, (str, bytes)):

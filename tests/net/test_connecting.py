@@ -250,9 +250,7 @@ async def test_after_a_failure_the_next_is_tried_at_once(
 
 @pytest.mark.every_loop
 @linux_only
-async def test_one_of_two_that_answer_is_taken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_one_of_two_that_answer_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     has_addresses(monkeypatch, "127.0.0.1", "127.0.0.2", delay=0)
     with socket.create_server(("", 0)) as listener:
         port = listener.getsockname()[1]
