@@ -64,20 +64,6 @@ async def test_begun_completes_and_the_next_follows(clogged: Link) -> None:
         await stream.send(data[2])
 
 
-async def test_many_begun_one_after_the_other(some: Link) -> None:
-    checker = Checker()
-    async with reading(some, checker.feed), some.sender() as stream:
-        for number in range(30):
-            data = message(number, 0, 120_000)
-            await cancelled_at(stream.send(data[:50], data[50:]), 1 + number % 4)
-            poison(data)
-            data.clear()
-        await stream.send(message(100, 0, 10))
-    checker.finish()
-    assert set(checker.counts.values()) == {1}
-    assert checker.counts[100] == 1
-
-
 async def test_above_the_rescue_limit_breaks_the_stream(clogged: Link) -> None:
     received = bytearray()
     data, later = message(1, 0, BIG), message(1, 1, 100)

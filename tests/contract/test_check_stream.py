@@ -18,7 +18,7 @@ from aiozerocopy.testing import check_stream, memory_pair
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream
@@ -31,17 +31,16 @@ pytestmark = [pytest.mark.anyio, pytest.mark.every_loop, pytest.mark.timeout(60)
 # ---- streams that keep it ----------------------------------------------------------
 
 
-async def test_pipe() -> None:
-    await check_stream(azc.pipe)
-
-
-async def test_socketpair() -> None:
-    await check_stream(azc.socketpair)
-
-
-@pytest.mark.parametrize("capacity", [1 << 14, 1 << 20])
-async def test_memory_pair(capacity: int) -> None:
-    await check_stream(partial(memory_pair, capacity))
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(azc.pipe, azc.socketpair),
+        *(partial(memory_pair, 1 << 14), partial(memory_pair, 1 << 20)),
+    ],
+    ids=["pipe", "sockets", "little memory", "memory"],
+)
+async def test_pair(make: Callable[[], Any]) -> None:
+    await check_stream(make)
 
 
 async def test_tcp() -> None:

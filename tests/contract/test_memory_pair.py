@@ -154,15 +154,6 @@ async def test_aclose_tells_of_a_put_that_failed() -> None:
     await one.aclose()
 
 
-async def test_aclose_is_silent_about_what_was_told() -> None:
-    one, other = memory_pair(10)
-    ticket = await one.put(b"x" * 30)
-    other.abort()
-    with pytest.raises(StreamBroken):
-        await ticket
-    await one.aclose()
-
-
 async def test_exception_in_the_block_is_not_hidden(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,6 +1,6 @@
 """P1: a receiver sees a prefix of what was sent, in order, messages whole.
 
-One line for tasks, threads and broadcasts: ../core/test_sending.py.
+One line for threads: test_threads.py; for broadcasts: ../core/test_sending.py.
 """
 
 from __future__ import annotations

@@ -287,6 +287,15 @@ class TestFd:
 
 
 class TestPort:
+    def test_a_channel_that_is_gone_has_none(self, bound: Unread, port: Port) -> None:
+        assert bound.channel.ready is not None
+        lib.azc_free(bound.channel.id)
+        bound.channel.bind_port(port, 10)
+        assert bound.channel.ready is None
+        for each in list(port.operations.values()):
+            each.end()
+            port.forget(each)
+
     def test_what_a_send_is_using_stays_borrowed(
         self, bound: Unread, port: Port
     ) -> None:

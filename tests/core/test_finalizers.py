@@ -311,30 +311,6 @@ def test_everything_in_one_cycle(loop: str, end: str) -> None:
     assert said == "ends\n"
 
 
-def test_memory_of_a_lost_pool_is_given_back() -> None:
-    said, _ = lost(
-        """
-    import resource
-    def size():
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[0]) * resource.getpagesize()
-
-    def make():
-        pool = azc.FramePool(64 << 20, slots=4)
-        cycle(pool, pool.acquire_nowait(), pool.acquire_nowait().view[5:])
-
-    before = size()
-    for _ in range(3):
-        make()
-        assert size() > before + (200 << 20)
-        gc.collect()
-        assert size() < before + (32 << 20)
-    print("ends")
-    """
-    )
-    assert said == "ends\n"
-
-
 # ---- threads, after the loop and at the end -----------------------------------------
 
 

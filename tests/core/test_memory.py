@@ -13,6 +13,7 @@ import os
 import sys
 import weakref
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -197,6 +198,21 @@ class TestSlots:
 
 
 class TestMemory:
+    @linux_only
+    def test_that_of_a_lost_pool_is_given_back(self) -> None:
+        def size() -> int:
+            return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+
+        before = size()
+        for _ in range(3):
+            memory = Memory(64 << 20, 4)
+            cycle: list[object] = [memory, memory.lease(nothing), memory.lease(nothing)]
+            cycle.append(cycle)
+            assert size() > before + (200 << 20)
+            del memory, cycle
+            gc.collect()
+            assert size() < before + (32 << 20)
+
     def test_nothing_is_leased_after_its_end(self) -> None:
         """As a finalizer may try that runs later than the memory's."""
         memory = Memory(10, 1)
