@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import math
 from typing import TYPE_CHECKING
 
@@ -31,16 +30,14 @@ PAGE = "<title>Live</title><video src=film.mp4 autoplay muted controls></video>"
 
 async def draw(encoder: ffmpeg.Encoder, seconds: float) -> None:
     """A bar that crosses a blue picture in two seconds, at the pace of the film."""
-    picture = np.empty((HEIGHT, WIDTH, 3), "u1")
-    start = anyio.current_time()
-    for number in itertools.count():
-        if number >= seconds * FPS:
-            break
+    start, number = anyio.current_time(), 0
+    while number < seconds * FPS:
         await anyio.sleep_until(start + number / FPS)
-        picture[:] = (20, 30, 80)
+        picture = np.full((HEIGHT, WIDTH, 3), (20, 30, 80), "u1")
         left = number * (WIDTH // (2 * FPS)) % WIDTH
         picture[:, left : left + 20] = 255
         await encoder.send(picture)
+        number += 1
     await encoder.finish()
 
 

@@ -277,7 +277,7 @@ async def test_ffmpeg_that_says_very_much(pretend: Callable[[str], str]) -> None
 
 @pytest.mark.every_loop
 async def test_abort(ffmpeg: str, tmp_path: Path) -> None:
-    """Nothing is left, of the film neither."""
+    """Nothing is left of the process or the film."""
     video = await Writer(tmp_path / "a.mkv", SIZE, ffmpeg=ffmpeg)
     await video.send(picture(0))
     pid = video.pid

@@ -384,6 +384,17 @@ def test_pictures_of_a_stream(said: str, expected: Pictures) -> None:
     assert facts == Facts(expected, Fraction(25), film=expected)
 
 
+def test_rate_and_duration() -> None:
+    frames = Pictures("yuv420p", (4, 2))
+    facts = facts_in(f"  Duration: 01:02:03.50, start: 0\n{HEADER}, 25 tbn\n")
+    assert facts == Facts(frames, Fraction(25), 3723.5)
+    facts = facts_in(f"  Duration: N/A\n{HEADER.replace('25 fps', '29.97 fps')}")
+    assert facts == Facts(frames, Fraction(30000, 1001))
+    facts = facts_in(HEADER.replace("25 fps", "1k fps"))
+    assert facts == Facts(frames, Fraction(1000))
+    assert facts_in("Input #0\n  Stream #0:0: Video: h264, 4x2") is None
+
+
 def test_film_is_the_stream_that_is_mapped() -> None:
     log = MAPPED.replace(
         "Stream #0:1:",

@@ -34,7 +34,6 @@ from tensors import CUDA, Tensor
 
 import aiozerocopy as azc
 from aiozerocopy.ffmpeg import Audio, FFmpegError, Reader, Status, Writer, find_ffmpeg
-from aiozerocopy.ffmpeg import facts as probing
 from aiozerocopy.ffmpeg.run import status_in
 
 if TYPE_CHECKING:
@@ -211,9 +210,6 @@ async def test_reader_whose_ffmpeg_is_killed(ffmpeg: str) -> None:
             async for frame in video:
                 frame.release()
     assert caught.value.returncode == -signal.SIGKILL
-
-
-HEADER = "Output #0, rawvideo\n  Stream #0:0: Video: rawvideo, rgb24, 4x2, 25 fps"
 
 
 async def test_reader_that_is_told_no_size(pretend: Callable[[str], str]) -> None:
@@ -405,19 +401,6 @@ def test_reports() -> None:
     nothing = "frame=1\nbitrate=N/A\ntotal_size=N/A\nspeed=inf\nprogress=continue\n"
     assert status_in(nothing) == Status(frames=1)
     assert status_in("") == Status()
-
-
-def test_facts() -> None:
-    frames = probing.Pictures("rgb24", (4, 2))
-    facts = probing.facts_in(f"  Duration: 01:02:03.50, start: 0\n{HEADER}, 25 tbn\n")
-    assert facts == probing.Facts(frames, Fraction(25), 3723.5)
-    header = HEADER.replace("25 fps", "29.97 fps")
-    facts = probing.facts_in(f"  Duration: N/A\n{header}")
-    assert facts == probing.Facts(frames, Fraction(30000, 1001))
-    kilo = probing.facts_in(HEADER.replace("25 fps", "1k fps"))
-    assert kilo
-    assert kilo.fps == 1000
-    assert probing.facts_in("Input #0\n  Stream #0:0: Video: h264, 4x2") is None
 
 
 # ---- audio -------------------------------------------------------------------------
