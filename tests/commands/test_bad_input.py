@@ -40,14 +40,8 @@ LATER = 10.0  # for who answers late, being busy
 EXPLAINED = ("port of serve --tcp", "speaks TLS", "wants a token")
 
 NAMES_OF_NOBODY = ("nonsense.invalid", "999.999.999.999")
-# (all that is no number, size or port: test_options.py)
-COUNTS = ("0", "1.5", "inf", "9999999999999")
-NUMBERS = ("0", "fast")
-HUGE = ("inf", "1e300")
-SIZES = ("0x0", "nanxnan", "-1x2")
-PORTS = ("-1", "http")
-
-# The command line, the exit status, and some words of the message.
+# The command line, the exit status, and some words of the message.  (All that is no
+# number, rate, size or port: test_options.py)
 CASES: list[tuple[str, int, str]] = [
     # -- which command
     ("juggle", 2, "choose from"),
@@ -55,8 +49,8 @@ CASES: list[tuple[str, int, str]] = [
     ("doctor extra", 2, "unrecognized"),
     ("doctor --nonsense", 2, "--help"),
     # -- demo
-    *((f"demo --frames {text}", 2, "write a whole number") for text in COUNTS),
-    *((f"demo --checked-frames {text}", 2, "a whole number") for text in COUNTS),
+    ("demo --frames 0", 2, "write a whole number"),
+    ("demo --checked-frames 0", 2, "a whole number"),
     ("demo extra", 2, "--help"),
     ("demo --loop trio", 2, "choose from"),
     *(
@@ -106,11 +100,9 @@ CASES: list[tuple[str, int, str]] = [
     (f"render {SHORT} out.mp4 --ffmpeg-option nonsense=1", 1, "nonsense"),
     (f"render {SHORT} out.mp4 --ffmpeg-option crf=many", 1, "many"),
     (f"render {SHORT} out.webm --codec libx264", 1, "WebM"),
-    *((f"render {SHORT} out.mp4 --size={text}", 2, "write") for text in SIZES),
-    *((f"render {SHORT} out.mp4 --fps {text}", 2, "30000/1001") for text in NUMBERS),
-    *((f"render {SHORT} out.mp4 --fps {text}", 2, "write") for text in HUGE),
-    *((f"render {SHORT} out.mp4 --duration {text}", 2, "write") for text in NUMBERS),
-    *((f"render {SHORT} out.mp4 --duration {text}", 2, "too long") for text in HUGE),
+    (f"render {SHORT} out.mp4 --size=-1x2", 2, "write"),
+    (f"render {SHORT} out.mp4 --fps fast", 2, "30000/1001"),
+    (f"render {SHORT} out.mp4 --duration fast", 2, "write"),
     # -- capture
     ("capture", 2, "required: -o/--output"),
     ("capture -o ''", 2, "write a path or URL"),
@@ -123,9 +115,8 @@ CASES: list[tuple[str, int, str]] = [
     (f"{CAPTURE} --region 64x36 --display :4321", 2, "WIDTHxHEIGHT+X+Y"),
     (f"{CAPTURE} --region 0x0+0+0", 2, "WIDTHxHEIGHT+X+Y"),
     (f"{CAPTURE} --region 1x1+0+0 --monitor x", 2, "not allowed with"),
-    *((f"{CAPTURE} --rate {text}", 2, "30000/1001") for text in NUMBERS),
-    *((f"{CAPTURE} --rate {text}", 2, "write") for text in HUGE),
-    *((f"{CAPTURE} --seconds {text}", 2, "write") for text in NUMBERS),
+    (f"{CAPTURE} --rate fast", 2, "30000/1001"),
+    (f"{CAPTURE} --seconds fast", 2, "write"),
     ("serve screen --display :4321 --tcp 0", 1, "at the display :4321"),
     ("serve screen --source demo", 2, "write one of them"),
     ("serve screen --ffmpeg-input '-f v4l2'", 2, "not for screen"),
@@ -133,8 +124,8 @@ CASES: list[tuple[str, int, str]] = [
     # -- serve
     ("serve --web {busy}", 1, "choose another"),
     ("serve --tcp {busy}", 1, "choose another"),
-    *((f"serve --web {text}", 2, "write a number up to 65535") for text in PORTS),
-    *((f"serve --tcp {text}", 2, "write a number up to 65535") for text in PORTS),
+    ("serve --web http", 2, "write a number up to 65535"),
+    ("serve --tcp http", 2, "write a number up to 65535"),
     ("serve --web ''", 2, "or 0 for any"),
     ("serve --host ''", 2, "0.0.0.0 for everybody"),
     ("serve --host 999.999.999.999 --tcp 0", 1, "check the name"),
@@ -151,10 +142,9 @@ CASES: list[tuple[str, int, str]] = [
     ("serve --token-file nothing", 1, "No such file"),
     ("serve --token-file /dev/null", 1, "/dev/null is empty: write a token there"),
     ("serve --origin films.example.org", 2, "such as https://films.example.org"),
-    *((f"serve --max-clients {text}", 2, "a whole number") for text in COUNTS),
-    *((f"serve --fps {text}", 2, "30000/1001") for text in NUMBERS),
-    *((f"serve --fps {text}", 2, "write") for text in HUGE),
-    *((f"serve --size={text}", 2, "write") for text in SIZES),
+    ("serve --max-clients 0", 2, "a whole number"),
+    ("serve --fps fast", 2, "30000/1001"),
+    ("serve --size=-1x2", 2, "write"),
     ("serve ''", 2, "write a file, a URL or demo"),
     ("serve nowhere.mp4 --tcp 0", 1, "nowhere.mp4: No such file"),
     ("serve text.txt --tcp 0", 1, "text.txt: Invalid data"),
@@ -188,7 +178,7 @@ CASES: list[tuple[str, int, str]] = [
     ("view nowhere.sock", 1, "'nowhere.sock': No such file"),
     ("view text.txt", 1, "is the server running"),
     (f"view {'x' * 200}", 1, "path too long"),
-    *((f"view 127.0.0.1:{{tcp}} --frames {text}", 2, "a whole") for text in COUNTS),
+    ("view 127.0.0.1:{tcp} --frames 0", 2, "a whole"),
     ("view 127.0.0.1:{tcp} --to nonsense-program", 1, "nonsense-program: No such"),
     ("view 127.0.0.1:{tcp} --to ''", 2, "write words"),
     ("view 127.0.0.1:{tcp} --to false", 1, "false has ended with exit status 1"),
@@ -211,8 +201,7 @@ CASES: list[tuple[str, int, str]] = [
     # -- top
     ("top extra", 2, "--help"),
     ("top --once", 1, "azc.publish_stats()"),
-    *((f"top --interval {text}", 2, "write seconds") for text in NUMBERS),
-    *((f"top --interval {text}", 2, "too long") for text in HUGE),
+    ("top --interval fast", 2, "write seconds"),
     ("top --interval 0.01", 2, "write 0.1 seconds or more"),
 ]
 

@@ -82,23 +82,6 @@ async def look(page: Page, mode: str) -> dict[str, Any]:
     return seen
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["h264", "mjpeg", "raw"])
-async def test_a_server_that_comes_back_is_found_again(page: Page, mode: str) -> None:
-    async with Broadcast() as hub:
-        async with web.serve(hub) as server, publishing(hub):
-            if mode not in server.modes:
-                pytest.skip(f"{mode} needs a package or FFmpeg")
-            port = server.port
-            await watch(page, f"{server.url}?mode={mode}")
-        await page.until("document.body.dataset.state === 'ended'")
-        before = await page.tell("viewer.numbers.total")
-        async with web.serve(hub, port=port), publishing(hub):
-            more = f"viewer.numbers.total > {before + 3}"
-            await page.until(more)
-            await look(page, mode)
-
-
 @pytest.mark.parametrize(
     ("offered", "taken"),
     [

@@ -129,26 +129,16 @@ async def test_frames_that_do_not_get_through(
 
 
 @each_mode
-@pytest.mark.parametrize(
-    ("picture", "reason"),
-    [
-        (PICTURE.astype(np.float32), "Its dtype is float32, not uint8."),
-        (PICTURE[..., 0].astype(np.uint16), "Its dtype is uint16, not uint8."),
-        (PICTURE[..., :2], "Its shape is (90, 160, 2), not (height, width, channels)."),
-    ],
-    ids=["float32", "gray16", "two channels"],
-)
-async def test_frames_that_cannot_be_shown(
-    page: Page, mode: str, picture: Any, reason: str
-) -> None:
+async def test_frames_that_cannot_be_shown(page: Page, mode: str) -> None:
+    picture, reason = PICTURE.astype(np.float32), "Its dtype is float32, not uint8."
     async with Broadcast() as hub, serving(hub, mode) as server:
-        async with publishing(hub, picture=np.ascontiguousarray(picture)):
+        async with publishing(hub, picture=picture):
             await page.open(server.url)
             said = await page.says("unshowable")
             assert said.split("\n\n") == ["This frame cannot be shown", reason]
         async with publishing(hub):
             await page.says("live")
-        await hub.publish(np.ascontiguousarray(picture))
+        await hub.publish(picture)
         assert reason in await page.says("unshowable")
 
 
