@@ -259,17 +259,6 @@ static void a_cancel_waits_for_the_call(void) {
     CHECK(stats().rescued == 7 && is_empty());
 }
 
-static void a_cancel_waits_for_the_submission(void) {
-    open_socket();
-    kernel.room = 3;
-    kernel.meanwhile = cancel_one;
-    CHECK(send_ten(1, one) == -EINPROGRESS);
-    EXPECT(1, 3, -ECANCELED, AZC_RESCUED);
-    spoil(one);
-    drive(ALL);
-    CHECK(has_out("aaaaaaaaaa") && is_empty());
-}
-
 /* Messages of 4 bytes, of which so many are out. */
 static void cancel_batch(size_t moved, size_t whole) {
     static const uint64_t sizes[] = {4, 4, 2};
@@ -566,7 +555,6 @@ static const struct {
     void (*run)(void);
 } cases[] = {
     CASE(a_cancel_waits_for_the_call),
-    CASE(a_cancel_waits_for_the_submission),
     CASE(a_batch_ends_with_a_message),
     CASE(the_last_receive_is_remembered),
     CASE(what_waits_goes_on_from_the_copy),

@@ -23,6 +23,7 @@ sim_rates kernel_rates;
 bool kernel_in_child;
 uint64_t kernel_progress;
 sim_excuses kernel_excuses;
+int kernel_allocations_left;
 bool (*kernel_is_caller)(int thread);
 void (*kernel_on_move)(sim_file *file, bool out);
 
@@ -80,6 +81,8 @@ static void *allocate(size_t n) {
         sim_trace("allocate(%ld) fails", (int64_t)n, 0, 0);
         return NULL;
     }
+    if (kernel_allocations_left == 0) return NULL;
+    if (kernel_allocations_left > 0) kernel_allocations_left--;
     kernel.allocated++;
     return malloc(n);
 }
@@ -900,6 +903,7 @@ void kernel_begin(void) {
     kernel.faults_off = false;
     memset(kernel.bad, 0, sizeof kernel.bad);
     kernel_excuses = (sim_excuses){0};
+    kernel_allocations_left = -1;
     lending_begin();
 }
 

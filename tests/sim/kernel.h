@@ -118,6 +118,7 @@ extern sim_rates kernel_rates;
 sim_rates kernel_draw_rates(void);
 extern bool kernel_in_child; /* a fork's, which has one thread and no peer */
 extern sim_excuses kernel_excuses;
+extern int kernel_allocations_left; /* negative, as at first: any number */
 void kernel_set_faults(bool on);
 
 size_t kernel_draw_capacity(void);

@@ -28,7 +28,7 @@ static const char *what; /* is tried now */
 static struct azc_sys before;
 static char *arena; /* at the start of a huge page */
 static bool mapped[PAGES];
-static int maps, maps_left, replaces, replaces_left, allocations_left;
+static int maps, maps_left, replaces, replaces_left;
 static bool remaps;
 static char *advised; /* to be huge pages, as the last memory */
 static size_t advised_bytes;
@@ -103,10 +103,6 @@ static int replace(void *at, size_t n) {
     return 0;
 }
 
-static void *allocate(size_t n) {
-    return runs_out(&allocations_left) ? NULL : before.allocate(n);
-}
-
 static void begin(const char *name) {
     what = name;
     sim_begin(1, false);
@@ -118,8 +114,7 @@ static void begin(const char *name) {
     azc_sys.prefer_huge = prefer_huge;
     azc_sys.remap = remap;
     azc_sys.replace = replace;
-    azc_sys.allocate = allocate;
-    maps_left = replaces_left = allocations_left = -1;
+    maps_left = replaces_left = -1;
     maps = replaces = 0;
     remaps = true;
 }
@@ -216,7 +211,7 @@ static void check_without_memory(void) {
     int k = 0, r;
     do {
         CHECK(pool == 99 && pages_in_use() == 0);
-        allocations_left = k;
+        kernel_allocations_left = k;
         r = azc_pool_open(PAGE, 2, &pool);
         CHECK(r == 0 || r == -ENOMEM);
     } while (r < 0 && ++k < 9);

@@ -33,16 +33,7 @@ static char *memory, *expected;
 
 #define CHECK(condition) SIM_CHECK(condition, "%s: not %s", what, #condition)
 
-/* ---- memory that runs out, and threads that there are not ---------------- */
-
 static struct azc_sys before;
-static int allocations_left; /* negative: any number */
-
-static void *allocate(size_t n) {
-    if (allocations_left == 0) return NULL;
-    if (allocations_left > 0) allocations_left--;
-    return before.allocate(n);
-}
 
 static int refuse_thread(pthread_t *thread, void *(*run)(void *), void *arg) {
     (void)thread, (void)run, (void)arg;
@@ -73,8 +64,6 @@ static void begin(const char *of, const char *which) {
     kernel_begin();
     kernel_rates = (sim_rates){0};
     before = azc_sys;
-    allocations_left = -1;
-    azc_sys.allocate = allocate;
 }
 
 static stream open_stream(int kind, int flags, size_t capacity) {
@@ -354,9 +343,9 @@ static void send_without_memory(const way *way, const kind *fd) {
     stream it = open_kind(fd, MIB);
     int k = 0;
     do {
-        allocations_left = k;
+        kernel_allocations_left = k;
         int r = way->send(&it, 1500);
-        allocations_left = -1;
+        kernel_allocations_left = -1;
         if (r != -ENOMEM) break;
         CHECK(it.flow->moved == 0 && stats_of(&it).queued == 0);
     } while (++k < 9);
@@ -364,9 +353,9 @@ static void send_without_memory(const way *way, const kind *fd) {
     sim_idle();
     CHECK(has_arrived(&it));
     if (!fd->at_once) CHECK(tells(&it, it.token, 0, 1500));
-    allocations_left = fd->at_once && way->attempts ? 0 : -1;
+    kernel_allocations_left = fd->at_once && way->attempts ? 0 : -1;
     CHECK(way->send(&it, 1500) == (fd->at_once ? 0 : -EINPROGRESS));
-    allocations_left = -1;
+    kernel_allocations_left = -1;
     sim_idle();
     CHECK(has_arrived(&it));
     if (!fd->at_once) CHECK(tells(&it, it.token, 0, 1500));
@@ -519,11 +508,11 @@ static void check_attempts(void) {
         stream it = open_kind(&fds[i], PLENTY);
         size_t longest = fds[i].kind == SOCKET ? 4 * MIB : 64 * K;
         CHECK(by_bound(&it, 1) == 0);
-        allocations_left = 0;
+        kernel_allocations_left = 0;
         CHECK(by_bound(&it, longest) == 0 && has_arrived(&it));
         CHECK(by_bound(&it, longest + 1) == -ENOMEM);
         CHECK(by_bound(&it, 0) == -ENOMEM);
-        allocations_left = -1;
+        kernel_allocations_left = -1;
         end_with(&it);
     }
 }
@@ -547,10 +536,10 @@ static void check_pieces(void) {
     begin("azc_send_to_all", "pieces");
     stream it = open_stream(SOCKET, AZC_OUT, PLENTY);
     CHECK(by_bound(&it, 1) == 0);
-    allocations_left = 0;
+    kernel_allocations_left = 0;
     CHECK(send_cut(&it, 4000, VEC_INLINE) == 0);
     CHECK(send_cut(&it, 5000, VEC_INLINE + 1) == -ENOMEM);
-    allocations_left = -1;
+    kernel_allocations_left = -1;
     CHECK(send_cut(&it, 5000, VEC_INLINE + 1) == 0);
     CHECK(has_arrived(&it) && stats_of(&it).immediate == 3);
     CHECK(stats_of(&it).messages == 3);
@@ -575,9 +564,9 @@ static void check_empty_pieces(int kind) {
                           {NULL, 0},
                           {data + 50000, 10000}};
     bind(&it);
-    allocations_left = 0;
+    kernel_allocations_left = 0;
     CHECK(to_seat(&it, &tally, vec, 10) == 0);
-    allocations_left = -1;
+    kernel_allocations_left = -1;
     CHECK(has_arrived(&it));
     CHECK(stats_of(&it).calls == it.flow->calls);
     CHECK(to_seat(&it, &tally, vec, 1) == 0);
@@ -605,9 +594,9 @@ static void check_lent_piece(void) {
     CHECK(by_bound(&it, 1) == 0);
     vec[0].iov_base = (char *)fresh(&it, 10);
     bind(&it);
-    allocations_left = 0;
+    kernel_allocations_left = 0;
     CHECK(to_seat(&it, &tally, vec, 1) == 0);
-    allocations_left = -1;
+    kernel_allocations_left = -1;
     CHECK(has_arrived(&it) && it.flow->lent == PAGE);
     CHECK(azc_pool_close(pool) == 0);
     end_with(&it);
@@ -715,9 +704,9 @@ static void check_sizes(void) {
     bind(&it);
     CHECK(azc_send_batch(it.channel, fresh(&it, 3000), 3000, 3) ==
           -EINPROGRESS);
-    allocations_left = 0;
+    kernel_allocations_left = 0;
     CHECK(azc_set_sizes(it.channel, 0, sizes, 3) == -ENOMEM);
-    allocations_left = -1;
+    kernel_allocations_left = -1;
     CHECK(azc_set_sizes(it.channel, 0, sizes, 2) == -EINVAL);
     for (int i = 0; i < 2; i++) /* once is enough */
         CHECK(azc_set_sizes(it.channel, 0, sizes, 3) == 0);
@@ -849,10 +838,10 @@ static void check_receive_errors(void) {
     stream it = open_stream(SOCKET, AZC_IN, 0);
     azc_event event;
     for (int k = 0; k < 2; k++) {
-        allocations_left = k;
+        kernel_allocations_left = k;
         CHECK(receive(&it, 4, 4) == -ENOMEM);
     }
-    allocations_left = -1;
+    kernel_allocations_left = -1;
     peer_end(it.flow, -ECONNRESET);
     CHECK(receive(&it, 4, 4) == -ECONNRESET && is_silent(&it));
     CHECK(azc_cancel(it.channel, it.token, 0, &event) == AZC_OVER);
@@ -870,41 +859,22 @@ static void check_receive_errors(void) {
 
 static azc_fds *with; /* what the call was given */
 
-static ssize_t send_with_fds(int fd, const struct iovec *vec, int count,
-                             const azc_fds *fds) {
-    with = (azc_fds *)(uintptr_t)fds;
-    return before.send(fd, vec, count);
-}
-
 static ssize_t recv_with_fds(int fd, const struct iovec *vec, int count,
                              azc_fds *fds) {
     with = fds;
     return before.recv(fd, vec, count);
 }
 
-/* They go with the first bytes, and no second time. */
+/* (moving.c looks at which bytes they go with) */
 static void check_send_fds(void) {
     static azc_fds fds = {.count = 1};
-    begin("azc_send_fds", "a message");
-    azc_sys.send_fds = send_with_fds;
+    begin("azc_send_fds", "without memory, and closed");
     stream it = open_stream(SOCKET, AZC_OUT, 10);
-    CHECK(azc_send_fds(it.channel, it.port, 1, fresh(&it, 10), 10, &fds) == 0);
-    CHECK(with == &fds && has_arrived(&it));
-    with = NULL;
-    CHECK(azc_send_fds(it.channel, it.port, 2, fresh(&it, 30), 30, &fds) ==
-          -EINPROGRESS);
-    CHECK(with == NULL || it.flow->moved == 10);
-    peer_read(it.flow, 10);
-    sim_idle();
-    CHECK(with == &fds && it.flow->moved == 20);
-    with = NULL;
-    read_on(&it);
-    CHECK(with == NULL && has_arrived(&it) && tells(&it, 2, 0, 30));
-    allocations_left = 0;
-    CHECK(azc_send_fds(it.channel, it.port, 3, memory, 9, &fds) == -ENOMEM);
-    allocations_left = -1;
+    kernel_allocations_left = 0;
+    CHECK(azc_send_fds(it.channel, it.port, 1, memory, 9, &fds) == -ENOMEM);
+    kernel_allocations_left = -1;
     CHECK(azc_free(it.channel) == 0);
-    CHECK(azc_send_fds(it.channel, it.port, 3, memory, 9, &fds) == -ESHUTDOWN);
+    CHECK(azc_send_fds(it.channel, it.port, 1, memory, 9, &fds) == -ESHUTDOWN);
     sim_idle();
     close_port(&it);
     end();
@@ -925,9 +895,9 @@ static void check_recv_fds(void) {
     peer_feed(it.flow, 1);
     sim_idle();
     CHECK(with == &fds && tells(&it, 2, 0, 1));
-    allocations_left = 0;
+    kernel_allocations_left = 0;
     CHECK(azc_recv_fds(it.channel, it.port, 3, memory, 9, &fds) == -ENOMEM);
-    allocations_left = -1;
+    kernel_allocations_left = -1;
     peer_feed(it.flow, 23);
     peer_end(it.flow, 0);
     for (uint64_t i = 0; i < 3; i++)
@@ -942,21 +912,20 @@ static stream *here;            /* whose call is going on */
 static void (*meanwhile)(void); /* what happens in it, once */
 static int answer;
 
-static ssize_t take_part(int fd, const struct iovec *vec, int count) {
-    ssize_t r = before.send(fd, vec, count);
+static ssize_t disturbed(ssize_t r) {
     void (*now)(void) = meanwhile;
     meanwhile = NULL;
     if (now) now();
     return r;
 }
 
+static ssize_t take_part(int fd, const struct iovec *vec, int count) {
+    return disturbed(before.send(fd, vec, count));
+}
+
 static ssize_t take_part_of_pipe(int fd, const struct iovec *vec, int count,
                                  int how) {
-    ssize_t r = before.write_pipe(fd, vec, count, how);
-    void (*now)(void) = meanwhile;
-    meanwhile = NULL;
-    if (now) now();
-    return r;
+    return disturbed(before.write_pipe(fd, vec, count, how));
 }
 
 static void others_send(void) { answer = by_pieces(here, 100); }
