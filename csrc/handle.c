@@ -2,7 +2,6 @@
 #include "handle.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include "sabotage.h"
 
@@ -38,9 +37,8 @@ static azc_slot *add_slot(azc_table *table) {
     uint32_t index = table->used, chunk = index / SLOTS_A_CHUNK;
     if (chunk == CHUNKS) return NULL;
     if (!table->chunks[chunk]) {
-        azc_slot *more = azc_sys.allocate(SLOTS_A_CHUNK * sizeof *more);
+        azc_slot *more = sys_zeros(SLOTS_A_CHUNK * sizeof *more);
         if (!more) return NULL;
-        memset(more, 0, SLOTS_A_CHUNK * sizeof *more);
         table->chunks[chunk] = more;
     }
     azc_slot *slot = &table->chunks[chunk][index % SLOTS_A_CHUNK];

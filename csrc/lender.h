@@ -17,10 +17,8 @@
  * A message that a socket's buffer holds is copied: to find out that all of it was read
  * takes longer.  A longer one waits for its reader in any case.
  *
- * With AZC_LENDS_ALL it lends any memory.  A loan of memory that is no pool's stays in
- * the pipe if its operation ends early: then whoever opened the channel empties the
- * pipe before anybody stores into that memory, and the reader knows by other means
- * that it has no whole message.
+ * A loan of memory that is no pool's (AZC_LENDS_ALL) stays in the pipe if its operation
+ * ends early; the reader then knows by other means that it has no whole message.
  *
  * If the kernel refuses to lend, the channel copies from then on.
  *

@@ -5,7 +5,6 @@
 #include "loop.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include "channel.h"
 #include "sabotage.h"

@@ -1,6 +1,5 @@
 /* opening.c - channels over a new fd, or over that of another channel. */
 #include <errno.h>
-#include <string.h>
 
 #include "closing.h"
 
@@ -24,9 +23,8 @@ static void unmake(azc_channel *channel) {
 
 /* A channel that nobody can find yet. */
 static int make(azc_file *file, int fd, int flags, azc_channel **made) {
-    azc_channel *channel = azc_sys.allocate(sizeof *channel);
+    azc_channel *channel = sys_zeros(sizeof *channel);
     if (!channel) return -ENOMEM;
-    memset(channel, 0, sizeof *channel);
     channel->file = file;
     channel->fd = fd;
     channel->flags = flags;

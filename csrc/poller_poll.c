@@ -30,9 +30,8 @@ struct azc_poller {
 
 int azc__poller_open(azc_poller **out, bool wakes) {
     if (!wakes) return -EOPNOTSUPP;
-    azc_poller *poller = azc_sys.allocate(sizeof *poller);
+    azc_poller *poller = sys_zeros(sizeof *poller);
     if (!poller) return -ENOMEM;
-    memset(poller, 0, sizeof *poller);
     int r = azc_sys.open_waker(poller->wake);
     if (r < 0) {
         azc_sys.release(poller);

@@ -6,7 +6,6 @@
 #include "port.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include "handle.h"
 #include "sabotage.h"
@@ -44,11 +43,7 @@ static void lock(const azc_port *port) {
 
 /* ---- notes ----------------------------------------------------------- */
 
-azc_note *azc__note_blank(void) {
-    azc_note *note = azc_sys.allocate(sizeof *note);
-    if (note) memset(note, 0, sizeof *note);
-    return note;
-}
+azc_note *azc__note_blank(void) { return sys_zeros(sizeof(azc_note)); }
 
 int azc__note_address(azc_note *note, azc_id id, uint64_t token) {
     azc_port *port = enter(id);
@@ -165,9 +160,8 @@ bool azc__port_has_answered(azc_id id) {
 /* ---- ports ----------------------------------------------------------- */
 
 int azc_port_open(azc_id *out) {
-    azc_port *port = azc_sys.allocate(sizeof *port);
+    azc_port *port = sys_zeros(sizeof *port);
     if (!port) return -ENOMEM;
-    memset(port, 0, sizeof *port);
     int r = azc_sys.open_waker(port->waker);
     if (r == 0) port->id = azc__handle_new(&azc__ports, NULL);
     if (r == 0 && !port->id) r = -ENOMEM;

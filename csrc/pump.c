@@ -20,7 +20,6 @@
  * once a second whether the numbers it waits for are still ours.
  */
 #include <errno.h>
-#include <string.h>
 
 #include "channel.h"
 #include "ending.h"
@@ -188,9 +187,8 @@ static void *run(void *arg) {
 /* ---- joining and leaving --------------------------------------------- */
 
 static int pump_new(azc_id private_to, void (*resume)(azc_id), azc_pump **out) {
-    azc_pump *pump = azc_sys.allocate(sizeof *pump);
+    azc_pump *pump = sys_zeros(sizeof *pump);
     if (!pump) return -ENOMEM;
-    memset(pump, 0, sizeof *pump);
     pump->private_to = private_to;
     pump->resume = resume;
     pump->watch_at = UINT64_MAX;

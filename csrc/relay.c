@@ -242,9 +242,8 @@ static void release_holds(const azc_relay *relay) {
 }
 
 static azc_relay *relay_new(size_t first) {
-    azc_relay *relay = azc_sys.allocate(sizeof *relay);
+    azc_relay *relay = sys_zeros(sizeof *relay);
     if (!relay) return NULL;
-    memset(relay, 0, sizeof *relay);
     azc_passage *pass = &relay->pass;
     relay->hold.wake = wake;
     relay->hold.lost = lose;

@@ -101,9 +101,8 @@ static int leave(azc_id id, int r) {
 }
 
 static int keep(azc_ring *ring, azc_id *id) {
-    azc_shm *shm = azc_sys.allocate(sizeof *shm);
+    azc_shm *shm = sys_zeros(sizeof *shm);
     if (shm) {
-        memset(shm, 0, sizeof *shm);
         shm->ring = *ring;
         *id = azc__handle_new(&azc__rings, shm);
         if (*id) return 0;

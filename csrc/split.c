@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <stdatomic.h>
-#include <string.h>
 
 #include "handle.h"
 #include "lender.h"
@@ -144,9 +143,8 @@ static void drop(azc_split *it, azc_split_reader **at, int outcome) {
 }
 
 static azc_split_reader *reader_new(const int ends[2]) {
-    azc_split_reader *reader = azc_sys.allocate(sizeof *reader);
+    azc_split_reader *reader = sys_zeros(sizeof *reader);
     if (!reader) return NULL;
-    memset(reader, 0, sizeof *reader);
     reader->read_end = ends[0];
     reader->fd = ends[1];
     atomic_init(&reader->outcome, AZC_READING);
@@ -279,6 +277,16 @@ static ssize_t write_to_file(azc_split *it, const char *bytes, size_t n) {
     return azc_sys.write_file(it->file, &vec, 1);
 }
 
+/* After its first error the file gets no more, and is closed. */
+static void note_filed(azc_split *it, ssize_t r) {
+    if (r > 0) {
+        atomic_fetch_add(&it->filed, (uint64_t)r);
+    } else {
+        atomic_store(&it->file_error, r < 0 ? (int)r : -EIO);
+        close_fd(&it->file);
+    }
+}
+
 /* Where a file cannot be spliced to: one that appends, say. */
 static ssize_t copy_to_file(azc_split *it, size_t n) {
     char bytes[4096];
@@ -286,13 +294,8 @@ static ssize_t copy_to_file(azc_split *it, size_t n) {
     ssize_t got = azc_sys.read_pipe(it->source, &vec, 1, 0), written = 0;
     while (written < got && it->file >= 0) {
         ssize_t r = write_to_file(it, bytes + written, (size_t)(got - written));
-        if (r <= 0) {
-            atomic_store(&it->file_error, r < 0 ? (int)r : -EIO);
-            close_fd(&it->file);
-        } else {
-            written += r;
-            atomic_fetch_add(&it->filed, (uint64_t)r);
-        }
+        note_filed(it, r);
+        written += r;
     }
     return got;
 }
@@ -314,13 +317,8 @@ static ssize_t take_some(azc_split *it, size_t n) {
     if (r == -EAGAIN || is_starved(it, r)) return r;
     if (!it->copied && r == -ENOSYS) return r;
     if (!it->copied && r == -EINVAL) return copy_to_file(it, n);
-    if (r > 0) {
-        atomic_fetch_add(&it->filed, (uint64_t)r);
-        return r;
-    }
-    atomic_store(&it->file_error, r < 0 ? (int)r : -EIO);
-    close_fd(&it->file); /* and the readers go on */
-    return take_some(it, n);
+    note_filed(it, r);
+    return r > 0 ? r : take_some(it, n); /* the readers go on without it */
 }
 
 static int take(azc_split *it, size_t n) {
@@ -548,9 +546,8 @@ static void undo(azc_split *it) {
 
 int azc_split_open(const azc_split_request *wanted, azc_id *split) {
     pthread_t thread;
-    azc_split *it = azc_sys.allocate(sizeof *it);
+    azc_split *it = sys_zeros(sizeof *it);
     if (!it) return -ENOMEM;
-    memset(it, 0, sizeof *it);
     it->source = it->file = it->null = -1;
     it->patience_ns = wanted->patience_us > UINT64_MAX / 1000
                           ? UINT64_MAX

@@ -5,7 +5,6 @@
  * big message is left to the pump even then.
  */
 #include <errno.h>
-#include <string.h>
 
 #include "ending.h"
 #include "move.h"

@@ -36,6 +36,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -137,6 +138,12 @@ struct azc_sys {
 };
 
 extern struct azc_sys azc_sys;
+
+/* Memory of zeros, or NULL. */
+static inline void *sys_zeros(size_t n) {
+    void *memory = azc_sys.allocate(n);
+    return memory ? memset(memory, 0, n) : NULL;
+}
 
 /* A pipe's ends, or a waker's; -1 is none.  (A fork in between must not close the numbers'
  * next file, so they are forgotten first.) */

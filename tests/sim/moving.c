@@ -61,7 +61,7 @@ static void patience_ends(void) {
     azc_id socket = open_channel(SOCKET, AZC_OUT);
     KERNEL_SAYS(-ENOBUFS, -ENOBUFS, -ENOBUFS);
     CHECK(put(socket, 300) == -EINPROGRESS);
-    scripted_settle();
+    sim_idle();
     CHECK(scripted_timeout() == NAP && inside(socket)->pumping.armed);
     scripted_pass(PATIENCE - NAP);
     CHECK(world.ncalls == 2 && nothing_is_told());
@@ -108,7 +108,7 @@ static void patience_for_a_thread(void) {
     CHECK(put(socket, 300) == -EINPROGRESS);
     world.now += PATIENCE * 750;
     CHECK(nothing_is_told()); /* and a thread starts */
-    scripted_settle();
+    sim_idle();
     report(socket);
     scripted_pass(PATIENCE * 3 / 4);
     CHECK(world.ncalls == 3 && world.threads == 1 && nothing_is_told());
@@ -139,7 +139,7 @@ static void files_are_cancelled(void) {
     scripted_meanwhile(1, cancel_first);
     CHECK(put_fds(writing, 100) == -EINPROGRESS);
     CHECK(put_fds(writing, 10) == -EINPROGRESS);
-    scripted_settle();
+    sim_idle();
     report(writing);
     CHECK(called(2, writing, 10) && world.calls[2].with_fds);
     CHECK(tells(token - 1, -ECANCELED, 0) && tells(token, 0, 10));
@@ -162,7 +162,7 @@ static void files_go_once(void) {
     const bool with[] = {true, true, false, false, true, true, false};
     KERNEL_SAYS(-EAGAIN, 1, ALL, ALL, -EINTR, ALL, ALL);
     CHECK(put_fds(socket, 2) == -EINPROGRESS);
-    scripted_settle();
+    sim_idle();
     report(socket);
     report(socket);
     CHECK(tells(token, 0, 2));
@@ -191,7 +191,7 @@ static void receives_come_one_by_one(void) {
     azc_id in = open_channel(SOCKET, AZC_IN);
     KERNEL_SAYS(-EAGAIN, 10, -EAGAIN);
     CHECK(get(in, 10) == -EINPROGRESS && get(in, 20) == -EINPROGRESS);
-    scripted_settle();
+    sim_idle();
     report(in);
     CHECK(called(1, in, 10) && called(2, in, 20));
     CHECK(tells(token - 1, 0, 10) && nothing_is_told());
@@ -204,17 +204,17 @@ static void leftover_is_delivered(void) {
     const file *it = file_of(fd_of(in));
     KERNEL_SAYS(3, 5);
     CHECK(get(in, 3) == -EINPROGRESS && get(in, 3) == -EINPROGRESS);
-    scripted_settle();
+    sim_idle();
     report(in);
     CHECK(tells(token - 1, 0, 3) && tells(token, 0, 3) && nothing_is_told());
     CHECK(inside(in)->leftover == 2 && world.ncalls == 2);
     int arms = it->arms;
     CHECK(get(in, 2) == -EINPROGRESS); /* the fd may never be ready again */
-    scripted_settle();
+    sim_idle();
     CHECK(tells(token, 0, 2) && world.ncalls == 2 && it->arms == arms);
     KERNEL_SAYS(0); /* and its end is told once */
     CHECK(get(in, 2) == -EINPROGRESS);
-    scripted_settle();
+    sim_idle();
     report(in);
     CHECK(tells(token, 0, 0) && world.ncalls == 3);
     azc_free(in);
@@ -237,7 +237,7 @@ static void sockets_take_turns(void) {
     int arms = file_of(fd_of(a))->arms;
     world.takes_all = true;
     CHECK(scripted_report(fd_of(a)) && scripted_report(fd_of(b)));
-    scripted_settle();
+    sim_idle();
     check_turns(a, b);
     CHECK(file_of(fd_of(a))->arms == arms); /* they went on without epoll */
     CHECK(world.clocks - clocks ==
@@ -287,7 +287,7 @@ static void numbers_are_looked_at(void) {
     azc_id regular = open_channel(REGULAR, AZC_OUT);
     KERNEL_SAYS(MIB / 2, MIB / 2, MIB / 2, MIB / 2, ALL);
     CHECK(put(regular, 3 * MIB) == -EINPROGRESS);
-    scripted_settle();
+    sim_idle();
     const call *calls = world.calls;
     const int more[] = {0, 0, 1, 1, 2};
     CHECK(world.ncalls == 5 &&
@@ -299,7 +299,7 @@ static void numbers_are_looked_at(void) {
     azc_id device = open_channel(DEVICE, AZC_OUT);
     KERNEL_SAYS(ALL, ALL, ALL);
     CHECK(put(device, 3 * 8 * KIB) == -EINPROGRESS);
-    scripted_settle();
+    sim_idle();
     for (int i = 0; i < 3; i++) CHECK(calls[5 + i].looks == 2 + i);
     CHECK(tells(token, 0, 3 * 8 * KIB));
     azc_free(device);
@@ -332,7 +332,7 @@ static void a_call_lends_a_mebibyte(void) {
     azc_id pipe = open_channel(PIPE, LENDS);
     KERNEL_SAYS(ALL);
     CHECK(put(pipe, 3 * MIB) == -EINPROGRESS);
-    scripted_settle();
+    sim_idle();
     report(pipe);
     CHECK(world.calls[0].lends && called(0, pipe, MIB));
     azc_free(pipe);
@@ -343,7 +343,7 @@ static void reader_is_asked(void) {
     KERNEL_SAYS(ALL);
     world.unread = 4000;
     CHECK(put(pipe, 4000) == -EINPROGRESS && world.calls[0].lends);
-    scripted_settle();
+    sim_idle();
     CHECK(scripted_timeout() == 50 && !inside(pipe)->pumping.armed);
     scripted_pass(50);
     CHECK(scripted_timeout() == 100 && nothing_is_told());
@@ -360,7 +360,7 @@ static void socket_tells(void) {
     world.unread = 4768;
     world.full = true;
     CHECK(put(socket, 4000) == -EINPROGRESS && world.calls[0].lends);
-    scripted_settle();
+    sim_idle();
     CHECK(inside(socket)->pumping.armed && scripted_timeout() == SECOND);
     world.unread = 768;
     world.full = false;
@@ -390,7 +390,7 @@ static void reader_is_gone(void) {
     azc_id pipe = open_channel(PIPE, LENDS);
     KERNEL_SAYS(ALL);
     CHECK(put(pipe, 4000) == -EINPROGRESS);
-    scripted_settle();
+    sim_idle();
     world.unread = -EPIPE;
     scripted_pass(50);
     CHECK(inside(pipe)->state == BROKEN && inside(pipe)->error == -EPIPE);
@@ -462,7 +462,7 @@ static void batch_ends_with_what_is_in_flight(void) {
     world.takes_all = true;
     CHECK(azc_sendv(writing, port, ++token, &all, 1, sizes, 3, 0) ==
           -EINPROGRESS);
-    scripted_settle();
+    sim_idle();
     CHECK(tells(token, -ECANCELED, 0) && scripted_bytes() == 8 * KIB);
     azc_free(writing);
 }
@@ -490,7 +490,7 @@ static void open_relay(void) {
                                 .token = 3000,
                                 .nbytes = 10};
     CHECK(azc_relay_open(&wanted, &relay, &failed) == -EINPROGRESS);
-    scripted_settle();
+    sim_idle();
 }
 
 static void put_more(void) { CHECK(put(writing, 40) == -EINPROGRESS); }

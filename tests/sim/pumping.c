@@ -17,7 +17,7 @@ static void number_is_lost(void) {
     file *it = file_of(fd_of(socket));
     CHECK(scripted_report(fd_of(socket)));
     it->replaced = true;
-    scripted_settle();
+    sim_idle();
     CHECK(tells(token, -EBADF, 0) && it->arms == 1 && world.ncalls == 0);
     azc_free(socket);
     CHECK(!it->forgotten && !it->closed);
@@ -31,7 +31,7 @@ static void number_is_lost_during_a_receive(void) {
     KERNEL_SAYS(3);
     scripted_meanwhile(0, lose_it);
     CHECK(get(writing, 3) == -EINPROGRESS && get(writing, 3) == -EINPROGRESS);
-    scripted_settle();
+    sim_idle();
     report(writing);
     CHECK(tells(token - 1, 0, 3) && tells(token, -EBADF, 0));
     CHECK(world.ncalls == 1);
@@ -71,7 +71,7 @@ static void arming_fails_for_now(void) {
     file_of(fd_of(socket))->arm_fails = -ENOMEM;
     KERNEL_SAYS(-EAGAIN, ALL);
     CHECK(put(socket, 300) == -EINPROGRESS);
-    scripted_settle();
+    sim_idle();
     CHECK(scripted_timeout() == NAP && inside(socket)->pumping.armed);
     scripted_pass(NAP);
     CHECK(tells(token, 0, 300));
@@ -124,7 +124,7 @@ static azc_id open_starved(void) {
     azc_id id = open_channel(SOCKET, AZC_OUT);
     KERNEL_SAYS(-ENOBUFS);
     CHECK(put(id, 300) == -EINPROGRESS);
-    scripted_settle();
+    sim_idle();
     return id;
 }
 
@@ -134,7 +134,7 @@ static void free_three(const azc_id *ids) {
 
 static void wake_pump(azc_id id) {
     scripted_wake(file_of(fd_of(id))->poller);
-    scripted_settle();
+    sim_idle();
 }
 
 /* To the microsecond, and rather later than earlier. */
@@ -166,7 +166,7 @@ static void long_naps(void) {
     azc_channel *channel = azc__find(a);
     azc__pump_nap(channel, SECOND + 500);
     azc__leave(channel);
-    scripted_settle();
+    sim_idle();
     CHECK(scripted_timeout() == SECOND);
     azc_free(a);
 }
@@ -201,17 +201,17 @@ static void pumps_come_and_go(void) {
     azc_id more = open_full(SOCKET, AZC_OUT, 300);
     azc_id in = open_channel(SOCKET, AZC_IN);
     CHECK(get(in, 10) == -EINPROGRESS);
-    scripted_settle();
+    sim_idle();
     CHECK(world.threads == 3 && world.pollers == 3);
     CHECK(inside(out)->pumping.pump == inside(more)->pumping.pump);
     CHECK(inside(out)->pumping.pump != inside(in)->pumping.pump);
     drop(out);
     CHECK(world.pollers == 3 && file_of(FIRST_FD + 1)->forgotten == 1);
     CHECK(azc_close(more, 0, 0) == 1 && !inside(more)->pumping.pump);
-    scripted_settle();
+    sim_idle();
     CHECK(world.pollers == 2); /* without any time that passes */
     free_three((azc_id[]){more, in, pipe});
-    scripted_settle();
+    sim_idle();
     CHECK(world.pollers == 0);
 }
 
@@ -239,7 +239,7 @@ static void forked(void) {
     azc_id in = open_channel(SOCKET, AZC_IN);
     int status = -1;
     CHECK(get(in, 10) == -EINPROGRESS);
-    scripted_settle();
+    sim_idle();
     pid_t child = sim_fork();
     if (child == 0) play_child();
     CHECK(waitpid(child, &status, 0) == child && status == 0);

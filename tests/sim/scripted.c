@@ -360,8 +360,6 @@ static void fake_sleep_us(unsigned us) {
     world.sleeps++;
 }
 
-void scripted_settle(void) { sim_idle(); }
-
 void scripted_pass_ns(uint64_t ns) {
     world.now += ns;
     sim_idle();
@@ -413,7 +411,7 @@ void scripted_begin(void) {
 }
 
 void scripted_end(void) {
-    scripted_settle();
+    sim_idle();
     SIM_CHECK(!world.pollers, "%d pumps are left", world.pollers);
     sim_end();
     sim_forget_numbers();

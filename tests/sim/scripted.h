@@ -94,8 +94,6 @@ void scripted_say(const int *script, int count);
 void scripted_meanwhile(int i, void (*act)(void));
 int scripted_file(int kind);
 file *file_of(int fd);
-/* The pump's thread and all others run until they wait. */
-void scripted_settle(void);
 void scripted_pass(uint64_t us);
 void scripted_pass_ns(uint64_t ns);
 /* The fd is ready.  False: nobody has asked to be told. */

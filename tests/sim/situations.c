@@ -69,7 +69,7 @@ bool tells_refused(uint64_t of, int status) {
 void drop(azc_id id) {
     azc_event event;
     CHECK(azc_free(id) == 0);
-    scripted_settle();
+    sim_idle();
     while (is_told(&event)) continue;
 }
 
@@ -82,14 +82,14 @@ azc_id open_full(int kind, int flags, size_t n) {
     azc_id id = open_channel(kind, flags);
     KERNEL_SAYS(-EAGAIN);
     CHECK(put(id, n) == -EINPROGRESS);
-    scripted_settle();
+    sim_idle();
     world.ncalls = 0;
     return id;
 }
 
 void report(azc_id id) {
     CHECK(scripted_report(fd_of(id)));
-    scripted_settle();
+    sim_idle();
 }
 
 static void play(const situation *it) {
@@ -99,7 +99,7 @@ static void play(const situation *it) {
     token = recorded = 0;
     CHECK(azc_port_open(&port) == 0);
     it->play();
-    scripted_settle();
+    sim_idle();
     while (is_told(&event)) continue;
     azc_port_take(port, recorded, NULL, 0);
     CHECK(azc_port_close(port) == 0);
