@@ -71,6 +71,19 @@ async def test_receive_into_memory() -> None:
         await other.receive(0)
 
 
+async def test_cancelled_receive_exactly_loses_nothing() -> None:
+    one, other = memory_pair(3)
+    memory = bytearray(10)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other.receive_exactly, memory)
+        await one.send(b"abcde")
+        await others_wait()
+        tasks.cancel_scope.cancel()
+    memory.clear()
+    await one.put(b"fghij")
+    assert await receive(other, 10) == b"abcdefghij"
+
+
 async def test_incomplete() -> None:
     one, other = memory_pair()
     await one.send(b"abc")
@@ -128,6 +141,19 @@ async def test_break_after_some_bytes() -> None:
         await stream.aclose()
         with pytest.raises(StreamClosed):
             await stream.send(b"x")
+
+
+async def test_aclose_sends_what_was_accepted() -> None:
+    one, other = memory_pair(10)
+    ticket = await one.put(b"x" * 30)
+    async with anyio.create_task_group() as tasks:
+        closing = attempt(tasks, one.aclose)
+        await others_wait()
+        assert not closing.done
+        assert await receive(other, 30) == b"x" * 30
+    assert ticket.done()
+    with pytest.raises(anyio.EndOfStream):
+        await other.receive()
 
 
 async def test_cancelled_aclose_closes() -> None:
