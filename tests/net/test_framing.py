@@ -120,29 +120,9 @@ def test_limit_is_the_receivers() -> None:
         FrameHeader.unpack(GOOD[:HEADER_SIZE], 11)
 
 
-def read_hostile(data: bytes) -> None:
-    """Either a header within the limits, or one of the announced errors."""
-    try:
-        found = FrameHeader.unpack(data)
-    except FrameError:
-        return
-    assert found.payload_length <= framing.MAX_BYTES
-    assert found.metadata_length <= framing.MAX_METADATA
-    array = leases.array_over(
-        memoryview(np.empty(found.payload_length, "u1")), found.dtype, found.shape
-    )
-    assert array.nbytes == found.payload_length
-    # What is ignored (later flags, the reserved field) is not there any more.
-    assert FrameHeader.unpack(found.pack()) == found
-
-
-def sealed(fields: bytes) -> bytes:
-    return fields + struct.pack("<I", zlib.crc32(fields))
-
-
-@pytest.mark.parametrize("kind", ["bytes", "fields", "good"])
-def test_fuzz(kind: str) -> None:
-    """Any bytes, fields with a right checksum, a good header that is changed a little.
+@pytest.mark.parametrize("kind", ["fields", "good"])
+def test_hostile_header_with_a_right_checksum(kind: str) -> None:
+    """Any fields, and good ones that are changed a little.
 
     AZC_FUZZ=1000000 for more of them.
     """
@@ -151,12 +131,19 @@ def test_fuzz(kind: str) -> None:
         fields = bytearray(GOOD[:124])
         for _ in range(dice.randint(1, 6)):
             fields[dice.randrange(124)] = dice.randrange(256)
-        if kind == "bytes":
-            read_hostile(dice.randbytes(dice.randrange(200)))
-        elif kind == "fields":
-            read_hostile(sealed(b"AZCF\1" + dice.randbytes(119)))
-        else:
-            read_hostile(sealed(bytes(fields)))
+        if kind == "fields":
+            fields[:] = b"AZCF\1" + dice.randbytes(119)
+        try:
+            found = FrameHeader.unpack(fields + struct.pack("<I", zlib.crc32(fields)))
+        except FrameError:
+            continue
+        assert found.payload_length <= framing.MAX_BYTES
+        assert found.metadata_length <= framing.MAX_METADATA
+        memory = memoryview(np.empty(found.payload_length, "u1"))
+        array = leases.array_over(memory, found.dtype, found.shape)
+        assert array.nbytes == found.payload_length
+        # What is ignored (later flags, the reserved field) is not there any more.
+        assert FrameHeader.unpack(found.pack()) == found
 
 
 # ---- describing what is sent ------------------------------------------------------
@@ -461,24 +448,6 @@ async def test_limits_that_cannot_be(
         FrameReceiver(far, **options)
     near.abort()
     far.abort()
-
-
-@anyio_test
-async def test_nothing_is_allocated_for_a_frame_that_is_too_large() -> None:
-    import tracemalloc
-
-    one, other = azc.socketpair()
-    async with one, other:
-        huge = header(shape=(1 << 40,), payload_length=1 << 40).pack()
-        await one.send(huge)
-        tracemalloc.start()
-        try:
-            with pytest.raises(FrameTooLarge):
-                await FrameReceiver(other).receive()
-            # (asyncio may tell of a slow callback meanwhile)
-            assert tracemalloc.get_traced_memory()[1] < 10 << 20
-        finally:
-            tracemalloc.stop()
 
 
 def _received(end: azc.Stream | Foreign) -> int:
