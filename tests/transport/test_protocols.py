@@ -415,22 +415,6 @@ async def test_abort_while_writing() -> None:
         assert sent.startswith(await end.read_all())
 
 
-@both_loops
-async def test_abort_wakes_the_drain_of_a_writer() -> None:
-    ours, peer = socket.socketpair()
-    with peer:
-        _, writer = await azt.open_connection(sock=ours)
-        writer.write(bytearray(BIG))
-        draining = asyncio.ensure_future(writer.drain())
-        await others_wait()
-        assert not draining.done()
-        writer.transport.abort()
-        await draining
-        with pytest.raises(ConnectionAbortedError):
-            await writer.transport.drained()  # type: ignore[attr-defined]
-        await writer.wait_closed()
-
-
 async def test_written_after_the_end() -> None:
     async with opened() as end:
         end.transport.close()
