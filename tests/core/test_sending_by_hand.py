@@ -94,8 +94,10 @@ class TestShortWay:
     ) -> None:
         await stream.send(b"bound")
         monkeypatch.setattr(SendStream, "_begin", refuse)
+        ready = stream._out.ready
         for item in (b"ab", bytearray(b"ab"), memoryview(b"ab")):
             await stream.put(item)
+        assert stream._out.ready is ready
         for several in ((), (b"a", b"b")):
             with pytest.raises(AssertionError, match="long"):
                 await stream.put(*several)

@@ -41,13 +41,6 @@ class Unread:
             data += os.read(self.fd, n - len(data))
         return bytes(data)
 
-    def read_to(self, end: bytes) -> bytes:
-        """What comes before this."""
-        data = bytearray()
-        while not data.endswith(end):
-            data += os.read(self.fd, SIZE)
-        return bytes(data[: -len(end)])
-
     def close(self) -> None:
         os.close(self.fd)
         self.channel.abort()
