@@ -27,6 +27,7 @@ from aiozerocopy._core import channel as core
 from aiozerocopy._core.binding import IN_PROGRESS, ffi, lib
 from aiozerocopy._core.borrows import Operation, Port, borrowed
 from aiozerocopy._core.channel import IN, OUT, OWN, Channel, own_end
+from aiozerocopy._core.fds import duplicates
 from aiozerocopy._core.pins import pin
 
 if TYPE_CHECKING:
@@ -348,6 +349,17 @@ class TestSendNow:
         with pytest.raises(StreamBroken):
             pipe.channel.send_now(port, (b"ab",))
         assert not port.operations
+
+
+def test_files_are_borrowed_with_their_message(
+    pipe: Unread, port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fds, operation = duplicates([0]), Operation(port, [])
+    monkeypatch.setattr(core, "lib", Answering("azc_send_fds", IN_PROGRESS))
+    assert pipe.channel.send_fds(port, operation, b"x", fds) == IN_PROGRESS
+    assert borrowed[operation.token][0] is fds
+    operation.end()
+    port.forget(operation)
 
 
 class TestTakeBack:

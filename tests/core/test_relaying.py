@@ -229,6 +229,10 @@ class TestRefused:
         text = "the sink broke: the reader is gone, after 0 bytes were relayed"
         with pytest.raises(StreamBroken, match=text):
             await ends.relay()
+        ends.source._unread = b"abc"
+        with pytest.raises(StreamBroken):
+            await ends.relay(2)
+        assert ends.source._unread == b"abc"
         assert ends.is_idle()
 
     async def test_the_source_was_broken(self, ends: Ends) -> None:
