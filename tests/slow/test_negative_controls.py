@@ -65,7 +65,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.builds, pytest.mark.timeout(120)]
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trees.sabotaged(tmp_path_factory)
+    return trees.sabotaged(tmp_path_factory.getbasetemp())
 
 
 def run(tree: Path, fault: str, *tests: str) -> subprocess.Popen[str]:

@@ -47,7 +47,7 @@ def test_every_byte_is_right_for_some_seconds() -> None:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trees.sabotaged(tmp_path_factory)
+    return trees.sabotaged(tmp_path_factory.getbasetemp())
 
 
 @pytest.mark.slow

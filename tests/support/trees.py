@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pytest
-
 ROOT = Path(__file__).parents[2]
 
 _numbers = itertools.count()
@@ -41,9 +39,9 @@ def build(folder: Path, **settings: str) -> Path:
 
 
 @functools.cache
-def sabotaged(folders: pytest.TempPathFactory) -> Path:
-    """The package with the deliberate faults compiled in, built once."""
-    return build(folders.mktemp("sabotaged"), AZC_SABOTAGE="1")
+def sabotaged(folder: Path) -> Path:
+    """The package with the deliberate faults compiled in, built there once."""
+    return build(folder / "sabotaged", AZC_SABOTAGE="1")
 
 
 def environment(tree: Path, **settings: str) -> dict[str, str]:
