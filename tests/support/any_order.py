@@ -36,6 +36,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from inventory import open_files
 from links import BIG, open_link
 from oracle import HEADER, Checker, message, poison
 
@@ -101,7 +102,7 @@ class World:
     def __init__(self, kind: str, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._opened = contextlib.ExitStack()
-        self._fds = set(open_fds())
+        self._fds = set(open_files())
         self.link = self._opened.enter_context(
             open_link("adopted" if kind == "pipe" else kind, Path())
         )
@@ -332,21 +333,12 @@ class World:
         self.wait(lambda: not self._left(), f"fds are left: {self._left()}")
 
     def _left(self) -> dict[str, str]:
-        return {fd: file for fd, file in open_fds().items() if fd not in self._fds}
+        return {fd: file for fd, file in open_files().items() if fd not in self._fds}
 
 
 async def turns(count: int) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
-
-
-def open_fds() -> dict[str, str]:
-    """With what they stand for."""
-    files = {}
-    for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the one that has listed them
-            files[fd] = os.readlink(f"/proc/self/fd/{fd}")
-    return files
 
 
 # ---- which calls, in which order ----------------------------------------------------

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 from held import held
+from inventory import open_files
 from oracle import CANARY, Checker, message, poison
 
 import aiozerocopy as azc
@@ -462,14 +463,6 @@ async def watched(name: str, scene: Scene) -> None:
     timer = asyncio.get_running_loop().call_later(HANGS, complain)
     await SCENES[name](scene)
     timer.cancel()
-
-
-def open_files() -> dict[str, str]:
-    found = {}
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            found[name] = os.readlink(f"/proc/self/fd/{name}")
-    return found
 
 
 def play(

@@ -8,7 +8,7 @@ import socket
 import struct
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from asgi_server import HTTP, WEBSOCKET, Call
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.broadcast import Broadcast
 
-    Invite = Callable[[str], "Guest"]
+    Invite = Callable[[str], "AsgiGuest | AiohttpGuest"]
 
 STREAM = "/stream.mjpg"
 WEBSOCKETS = ("/raw", "/h264")
@@ -38,36 +38,8 @@ _BEGINS = {  # with which a picture begins, or what else a viewer is sent
 }
 
 
-class Guest(Protocol):
-    """One request."""
-
-    @property
-    def pictures(self) -> int:
-        """So many pictures came."""
-
-    @property
-    def answer(self) -> bytes:
-        """All that came."""
-
-    @property
-    def is_over(self) -> bool:
-        """Will nothing more come?"""
-
-    def cancel(self) -> None:
-        """As the server does when it must end."""
-
-    def leave(self) -> None:
-        """As one does who has seen enough."""
-
-    def vanish(self) -> None:
-        """Without a word: nothing that is sent from now on can arrive."""
-
-    def forget(self) -> None:
-        """Close what this end of it has."""
-
-
 class AsgiGuest:
-    """What it says is heard by `web.app`, called as an ASGI server does it."""
+    """One request, which `web.app` hears as if an ASGI server called it."""
 
     def __init__(self, app: Any, path: str) -> None:
         is_socket = path in WEBSOCKETS
@@ -78,6 +50,7 @@ class AsgiGuest:
 
     @property
     def pictures(self) -> int:
+        """How many came."""
         self._shown += len(self._call.pictures)
         if self._call.pictures:
             self._call.said.clear()
@@ -92,23 +65,27 @@ class AsgiGuest:
         return self._task.done()
 
     def cancel(self) -> None:
+        """As the server does when it must end."""
         self._task.cancel()
 
     def leave(self) -> None:
+        """As somebody does who has seen enough."""
         if not self._call.done:
             self._call.tell(f"{self._kind}.disconnect")
 
     def vanish(self) -> None:
+        """Without a word: nothing that is sent from now on can arrive."""
         self._call.failure = OSError("the client is gone")
         self.leave()
 
     def forget(self) -> None:
+        """Close what this end of it has."""
         self._call._tell.close()
         self._call._told.close()
 
 
 class AiohttpGuest:
-    """A socket pair, with aiohttp's server at the other end."""
+    """The same through a socket pair, with aiohttp's server at the other end."""
 
     def __init__(self, server: Any, path: str) -> None:
         self._begins = _BEGINS.get(path, b"HTTP/1.1 200")
@@ -166,6 +143,9 @@ class AiohttpGuest:
 
     def forget(self) -> None:
         self._end.close()
+
+
+Guest = AsgiGuest | AiohttpGuest
 
 
 @asynccontextmanager

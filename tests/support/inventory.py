@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import threading
@@ -46,7 +47,7 @@ class Inventory:
         loop = _loop()
         selector = getattr(loop, "_selector", None)
         return cls(
-            fds={f"fd {fd}: {target}" for fd, target in _open_files()},
+            fds={f"fd {fd}: {target}" for fd, target in open_files().items()},
             threads={f"thread {each}" for each in thread_ids() - pooled},
             children={f"child {each}" for each in _children()},
             leases={f"lease {key:#x}" for key in list(memory._leases)},
@@ -89,12 +90,13 @@ def _loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _open_files() -> Iterator[tuple[int, str]]:
+def open_files() -> dict[str, str]:
+    """The numbers, with what they stand for."""
+    found = {}
     for name in os.listdir(FDS):
-        try:
-            yield int(name), os.readlink(FDS / name)
-        except OSError:  # noqa: PERF203 - the fd that listed the others
-            continue
+        with contextlib.suppress(OSError):  # the fd that listed the others
+            found[name] = os.readlink(FDS / name)
+    return found
 
 
 def _children() -> Iterator[int]:

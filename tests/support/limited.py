@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import fault_scenes
 import figures
+from inventory import open_files
 from limits import limited
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def fds() -> Iterator[contextlib.AbstractContextManager[None]]:
 def few_fds(spare: int) -> Iterator[None]:
     """(Every number below the limit counts, used or not: so the free ones are used.)"""
     with contextlib.ExitStack() as taken:
-        highest = max(map(int, fault_scenes.open_files()))
+        highest = max(map(int, open_files()))
         while (fd := os.dup(0)) < highest:
             taken.callback(os.close, fd)
         os.close(fd)
