@@ -209,6 +209,7 @@ async def test_a_request_must_come_soon(
 ) -> None:
     monkeypatch.setattr(http, "ADMISSION_SECONDS", 0.05)
     assert await say(to, b"") == b""
+    monkeypatch.setattr(http, "ADMISSION_SECONDS", 1)  # for its first bytes to come
     assert Answer(await say(to, b"GET / HTTP/1.1\r\n")).status == 408
     monkeypatch.setattr(http, "ADMISSION_SECONDS", 60)
     monkeypatch.setattr(http, "IDLE_SECONDS", 0.05)
