@@ -66,7 +66,7 @@ FACTOR = 2.0
 LONGEST_WAIT = 10.0
 JITTER = 0.5  # the largest part that is left out
 
-SILENCE = 0.4  # seconds without a first frame, until the server is asked what it is
+SILENCE = 0.4  # seconds without a first frame until we ask what kind of server it is
 
 # What is wrong, by what `greeting` has found; the last two only with a token.
 _REASONS: dict[str, str] = {

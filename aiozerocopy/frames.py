@@ -100,7 +100,7 @@ class Conversion:
 
     @property
     def yuv_shape(self) -> tuple[int, ...]:
-        """Of an array: rows as wide as the picture, where all of it fits in such."""
+        """Of an array: in rows as wide as the picture, if these hold all of it."""
         width = self.size[0]
         rows, rest = divmod(self.yuv_bytes, width)
         return (self.yuv_bytes,) if rest else (rows, width)

@@ -44,7 +44,7 @@ LONGEST_NAME = 100
 def folder() -> Path:
     """Where the sockets of this user's programs are.
 
-    Not $XDG_RUNTIME_DIR: a service has none, and is to be found all the same.
+    (Not in $XDG_RUNTIME_DIR: a service has none, and must be found too.)
     """
     named = os.environ.get(VARIABLE)
     if named:

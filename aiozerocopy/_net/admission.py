@@ -1,4 +1,4 @@
-"""Who gets in: how many at a time, and what is asked of each, TLS and then a token.
+"""Which clients a server lets in: how many at a time, after TLS and a token.
 
 A `Crowd` has a `Guest` for every connection of a server.  The states of a guest
     waits   from accept on, while it does TLS, shows a token, or has asked for nothing
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 ADMISSION_SECONDS = 5.0  # from accept until all is shown; until a whole request, too
 CONNECTIONS = 1024  # at a time
-LOG_SECONDS = 60.0  # between two lines of one kind about clients who were refused
+LOG_SECONDS = 60.0  # between two lines of one kind about refused clients
 MAX_TOKEN = 1024
 _TOKEN = struct.Struct("<4sH")
 _MAGIC = b"AZCT"

@@ -20,7 +20,7 @@ class Block:
         raise NotImplementedError
 
     async def aclose(self, grace: float = 0) -> None:
-        """Come to an end; what is on its way has ``grace`` seconds to complete."""
+        """Close; what is on its way has ``grace`` seconds to complete."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:

@@ -62,7 +62,7 @@ class WholeSender(MessageStream):
                     await self._stream.send(bytes(piece))
                     out += len(piece)
                 self._was_cut = False
-        except StreamBroken as error:  # whose counts are of what became of a piece
+        except StreamBroken as error:  # its counts are of one piece as TLS has sent it
             if error.errno is None:
                 raise
             raise error_of(-error.errno, out, total, at_least=True) from error.__cause__
@@ -84,7 +84,7 @@ def whole_sender(stream: ByteSendStream) -> SendStream | MessageStream:
 
 
 def pieces_of(views: list[memoryview]) -> Generator[Any]:
-    """Their bytes: of small ones a copy, joined; of a large one what is cut off it.
+    """Yield their bytes: small ones joined in a copy, a large one cut into pieces.
 
     A piece is released before the next one, or when this is closed.
     """

@@ -8,7 +8,7 @@ A frame that is slow to encode
     waiting    the newest that was published; a newer one takes its place, and it is
                dropped for the clients of this encoding
     encoding   one at a time; its memory is borrowed until the encoder has returned
-    encoded    offered to each client, who sends, queues or drops it
+    encoded    offered to each client, which sends, queues or drops it
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ class SlowEncoding(Encoding):
             self._last.keep()
 
     async def publish(self, published: Published, started: float) -> None:
-        """Leave it to `run`; wait only for clients who must not miss the one before."""
+        """Leave it to `run`; wait only for clients that must get the one before."""
         if any(client.policy == "block" for client in self.clients):
             await self.wait_idle()
         self._take(published)

@@ -262,7 +262,7 @@ class Broadcast(Block):
     # -- the end ----------------------------------------------------------------------
 
     async def aclose(self, grace: float = GRACE) -> None:
-        """Detach all clients, once what they have queued is out or the grace is over.
+        """Detach all clients once their queues are empty or the grace is over.
 
         The streams stay open: the caller still owns them.
         """

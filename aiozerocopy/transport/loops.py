@@ -82,13 +82,11 @@ def new_event_loop(*, uvloop: bool = False) -> asyncio.AbstractEventLoop:
 
 
 def install(*, uvloop: bool = False) -> None:
-    """From now on, let `asyncio.run` and its like make such loops.
-
-    Loops that exist stay as they are.  It sets asyncio's event loop policy.
+    """Let `asyncio.run` and its like make such loops, by asyncio's event loop policy.
 
     Raises:
         ModuleNotFoundError: uvloop is asked for, and not installed.
-        RuntimeError: Python 3.14 or later, which gives up policies: it is to be
+        RuntimeError: Python 3.14 or later, which gives up policies; use
             ``asyncio.run(main(), loop_factory=aiozerocopy.new_event_loop)`` there.
     """
     if sys.version_info >= (3, 14):

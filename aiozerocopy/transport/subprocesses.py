@@ -160,7 +160,7 @@ class SubprocessTransport(asyncio.SubprocessTransport):
         return self._exit.result() if self._exit.done() else None
 
     def get_pipe_transport(self, fd: int) -> PipeTransport | None:
-        """That of its stdin (0), stdout (1) or stderr (2); None if it is no pipe."""
+        """Of its stdin (0), stdout (1) or stderr (2); None if that is not a pipe."""
         return self._pipes.get(fd)
 
     def is_closing(self) -> bool:
