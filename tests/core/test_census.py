@@ -86,6 +86,17 @@ def test_one_that_is_closed_meanwhile(
 
 
 class TestStream:
+    def test_its_error_has_a_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def store(_id: int, stats: Any) -> int:
+            stats.error = -errno.EPIPE
+            return 0
+
+        answers = Answering("azc_fd", 0, azc_get_stats=store)
+        monkeypatch.setattr(census, "lib", answers)
+        told = census._stream(5, 1.5)
+        assert told is not None
+        assert told["error"] == "EPIPE"
+
     def test_how_full_a_pipe_is(self) -> None:
         read_fd, write_fd = os.pipe()
         os.write(write_fd, b"abc")

@@ -24,11 +24,11 @@ from unread import SIZE, Unread, is_open
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core import borrows
 from aiozerocopy._core import channel as core
-from aiozerocopy._core.binding import IN_PROGRESS, ffi, lib
+from aiozerocopy._core.binding import IN_PROGRESS, PORTABLE, ffi, lib
 from aiozerocopy._core.borrows import Operation, Port, borrowed
 from aiozerocopy._core.channel import IN, OUT, OWN, Channel, own_end
 from aiozerocopy._core.fds import duplicates
-from aiozerocopy._core.pins import pin
+from aiozerocopy._core.pins import pin, pin_writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -167,6 +167,16 @@ class TestWait:
 
 
 class TestClose:
+    def test_what_has_ended_is_noted(self, pipe: Unread) -> None:
+        port = Port()
+        data = bytearray(SIZE)
+        operation = pipe.send(port, data)
+        pipe.read()
+        assert select.select([port.fileno()], [], [], 10)[0]
+        assert port.close() is True
+        assert operation.done
+        assert not is_borrowed(data)
+
     def test_not_while_an_operation_is_on_its_way(self, pipe: Unread) -> None:
         port = Port()
         data = bytearray(SIZE)
@@ -363,6 +373,36 @@ def test_files_are_borrowed_with_their_message(
 
 
 class TestTakeBack:
+    def test_what_is_ready(self, bound: Unread, port: Port) -> None:
+        ready = bound.channel.ready
+        assert ready is not None
+        assert bound.channel.take_back(port, ready, 0)
+        assert bound.channel.ready is None
+        assert ready.done
+
+    @pytest.mark.parametrize("noted", [False, True])
+    def test_what_is_over(self, pipe: Unread, port: Port, noted: bool) -> None:
+        operation = pipe.send(port, bytes(SIZE))
+        pipe.read()
+        assert select.select([port.fileno()], [], [], 10)[0]
+        if noted:
+            port.drain()
+        assert pipe.channel.take_back(port, operation, 0)
+        assert (operation.sent, operation.status) == (SIZE, 0)
+
+    def test_a_receive_that_was_interrupted(self, port: Port) -> None:
+        """After C's call and before Python has noted what it said."""
+        read_fd, write_fd = os.pipe()
+        os.write(write_fd, b"abc")
+        channel, view = own_end(read_fd, IN), pin_writable(bytearray(10))
+        operation = Operation(port, [view])
+        came = lib.azc_recv(channel.id, port.id, operation.token, view, 10, 1)
+        assert channel.take_back(port, operation, 0)
+        assert came == 3 or PORTABLE
+        assert outcome(operation)[:2] == (True, max(came, 0))
+        os.close(write_fd)
+        channel.abort()
+
     @pytest.mark.parametrize("came", [False, True])
     def test_what_a_call_is_using(
         self,
@@ -397,6 +437,15 @@ class TestErrors:
 
 
 class TestClosing:
+    def test_it_is_closed(self, pipe: Unread, port: Port) -> None:
+        fd = pipe.channel.fileno()
+        closing = [pipe.channel.close(port) for _ in range(2)]
+        assert closing[0] is closing[1]
+        assert port.wait(closing[0], 60)
+        assert outcome(closing[0]) == (True, 0, 0, 0, 0)
+        assert not is_open(fd)
+        assert not port.operations
+
     def test_it_is_closed_where_there_is_no_memory_to_tell(
         self, pipe: Unread, port: Port, monkeypatch: pytest.MonkeyPatch
     ) -> None:

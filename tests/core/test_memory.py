@@ -182,6 +182,11 @@ class TestCycles:
 
 
 class TestSlots:
+    def test_two_pools_have_slots_of_their_own(self) -> None:
+        pools = Slots(2), Slots(2)
+        claims = [claim(slots) for slots in (*pools, *pools)]
+        assert [index for index, _ in claims] == [0, 0, 1, 1]
+
     def test_in_a_circle(self) -> None:
         slots = Slots(3)
         assert [claim(slots)[0] for _ in range(5)] == [0, 1, 2, 0, 1]

@@ -16,7 +16,7 @@ from unread import SIZE
 import aiozerocopy as azc
 from aiozerocopy import ReceiveStream, SendStream, StreamBroken, StreamClosed
 from aiozerocopy._core import relaying
-from aiozerocopy._core.binding import lib
+from aiozerocopy._core.binding import PORTABLE, ffi, lib
 from aiozerocopy._core.borrows import borrowed
 from aiozerocopy._core.relaying import Relay, open_source, relay_streams
 
@@ -88,6 +88,25 @@ async def ends() -> AsyncIterator[Ends]:
 
 
 class TestTells:
+    async def test_meanwhile_and_afterwards(self, ends: Ends) -> None:
+        lane = "copy" if PORTABLE else "splice"
+        relay, attempt = ends.relay(6), Attempt()
+        assert (relay.moved, relay.taken, relay.lane) == (0, 0, "copy")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(attempt.run, call, relay)
+            await ends.feeder.send(b"1234")
+            assert await ends.reader.receive() == b"1234"
+            assert relay.lane == lane
+            await until(lambda: relay.moved == relay.taken == 4)
+            number = relay._number[0]
+            await ends.feeder.send(b"56789")
+        assert attempt.result == 6
+        assert (relay.moved, relay.taken, relay.lane) == (6, 6, lane)
+        assert relay._number[0] == 0
+        state = ffi.new("azc_relay_state *")
+        await until(lambda: lib.azc_relay_ask(number, state) < 0)  # it was given back
+        assert await ends.source.receive() == b"789"
+
     async def test_each_part_and_all_parts(self, ends: Ends) -> None:
         await ends.feeder.send(b"abcdef")
         relay = Relay(never)

@@ -291,6 +291,27 @@ class TestFromAThread:
 
 
 class TestPutNow:
+    @at_once
+    async def test_at_once(self, ends: azc.opening.PipeEnds) -> None:
+        stream, receiver = ends.writer, ends.reader
+        for is_exclusive in (False, False, True):  # (the first binds it)
+            stream._is_exclusive = is_exclusive
+            if is_exclusive:
+                stream._out.ready = None
+            assert stream._put_now(stream._enter(), b"ab") is None
+            assert await receiver.receive() == b"ab"
+
+    async def test_beyond_the_limit(self, stream: SendStream) -> None:
+        stream._out.set_limit(1)
+        await stream.put(bytes(MUCH))
+        ticket = stream._put_now(stream._enter(), b"ab")
+        assert ticket is not None
+        assert not ticket.done()
+        assert stream._out.stats().waiting == 1
+        stream.abort()
+        with pytest.raises(StreamClosed):
+            await ticket
+
     @pytest.mark.parametrize("code", [errno.EPERM, errno.EIO])
     async def test_a_refusal(
         self, stream: SendStream, code: int, monkeypatch: pytest.MonkeyPatch

@@ -115,6 +115,22 @@ def interrupt(*_: object) -> Any:
     raise KeyboardInterrupt
 
 
+class TestSeat:
+    async def test_of_a_channel_that_has_nothing_ready(self, pairs: Pairs) -> None:
+        seat = Seat()
+        assert seat.take(pairs.channels[0])
+        pairs.channels[0].unbind_port()
+        assert not seat.take(pairs.channels[0])
+        assert (seat.is_taken, seat.tally.away) == (False, 1)
+
+    def test_counts_what_was_out_later(self) -> None:
+        seat = Seat()
+        seat.count(10, 7)
+        seat.count(20, 5)
+        tally = seat.tally
+        assert (tally.messages, tally.bytes, tally.age_ns) == (2, 30, 5)
+
+
 class TestSend:
     async def test_at_once(self, pairs: Pairs) -> None:
         ready, row = pairs.ready, pairs.row()
@@ -257,6 +273,12 @@ class TestSend:
         await pairs.far[1].receive_exactly(received)
         await until(lambda: begun.done)
         assert begun.status == 0
+
+    async def test_all_seats_must_be_taken(self, pairs: Pairs) -> None:
+        pairs.row()
+        pairs.seats[1].leave()
+        with pytest.raises(AssertionError):
+            Row(pairs.seats)
 
 
 class TestMove:

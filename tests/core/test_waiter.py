@@ -119,6 +119,18 @@ async def test_a_stream_may_leave_from_any_thread() -> None:
         await until(lambda: waiter.port.fileno() < 0)
 
 
+async def test_who_gave_up_is_not_woken(busy: list[Busy]) -> None:
+    busy.append(it := Busy())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(it.waiter.wait, it.operation)
+        await others_wait()
+        assert it.operation._listeners
+        tasks.cancel_scope.cancel()
+    assert not it.operation._listeners
+    await it.read()
+    it.waiter.leave(it.key)
+
+
 async def test_a_shielded_wait_is_cancelled_afterwards(busy: list[Busy]) -> None:
     busy.append(it := Busy())
     ends: list[str] = []
@@ -171,6 +183,17 @@ async def test_an_asyncio_task_that_is_cancelled_in_a_shielded_wait(
 
 
 class TestLoop:
+    async def test_its_kind(self) -> None:
+        loop, waiter = current_loop(), current_waiter()
+        assert waiter.is_trio is is_trio()
+        assert loop.native is waiter.loop.native
+        assert runs_here(loop)
+        assert runs_here(waiter.loop) is True
+        assert await anyio.to_thread.run_sync(runs_here, waiter.loop) is False
+        before = anyio.current_time()
+        await loop.checkpoint()  # which waits for nothing
+        assert anyio.current_time() - before < 0.9
+
     async def test_what_is_called_soon_runs_in_its_thread(self) -> None:
         loop, threads = current_loop(), list[int]()
 
