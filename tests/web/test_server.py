@@ -81,7 +81,7 @@ async def test_requests_on_one_connection_with_empty_lines_before_them(
 ) -> None:
     """The last one's lines end without CR."""
     last = asking("/", "Connection: close").replace(b"\r\n", b"\n")
-    requests = asking() + b"\r\n" + asking() + b"\r\n\n\r\n" + last
+    requests = b"\r\n" + asking() + b"\r\n" + asking() + b"\r\n\n\r\n" + last
     assert (await say(to, requests)).count(b"HTTP/1.1 200 OK") == 3
 
 
@@ -274,13 +274,14 @@ async def test_rude_viewers(hub: Broadcast) -> None:
         assert await other.number() == 0
 
 
-async def test_resets_at_any_byte(hub: Broadcast) -> None:
+async def test_resets_and_ends_at_any_byte(hub: Broadcast) -> None:
     whole = upgrade("/raw") + b"\x89\x80\0\0\0\0" + b"\x81\x85\0\0\0\0hello"
     no_linger = struct.pack("ii", 1, 0)
     async with web.serve(hub) as to, publishing(hub):
         for end in range(0, len(whole) + 1, 3):
             with socket.create_connection(("127.0.0.1", to.port)) as sock:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
+                if end % 2:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
                 sock.sendall(whole[:end])
         await until(lambda: to._server.connections == 0)
         assert to.viewers == 0
