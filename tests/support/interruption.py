@@ -27,7 +27,7 @@ class Interruption(BaseException):
 
 
 def keeps_a_view(raised: list[BaseException], views: list[memoryview]) -> bool:
-    """Is one exported, since what was raised keeps the frames that it went through?
+    """Whether a view is exported because an exception keeps the frames it passed.
 
     A memoryview that is garbage while it is exported crashes Python before 3.12.7.
     """
@@ -42,9 +42,9 @@ def keeps_a_view(raised: list[BaseException], views: list[memoryview]) -> bool:
 
 
 class Lines:
-    """Notes the lines that one thread goes through, or raises at one.
+    """Notes the lines that a thread runs, or raises at one of them.
 
-    They are those of these rooms of the package, where ``here()`` is true.
+    Only lines of these rooms of the package count, while ``here()`` is true.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ def open_fds() -> set[str]:
 
 
 def is_exported(buffer: bytearray) -> bool:
-    """Is it borrowed?  Then it cannot be resized."""
+    """Whether the buffer is borrowed: it cannot be resized then."""
     try:
         buffer.append(0)
     except BufferError:

@@ -1,4 +1,4 @@
-"""What a process has that a test could forget to give back."""
+"""The fds, threads, children and tasks of a process, to find what a test leaves."""
 
 from __future__ import annotations
 

@@ -66,12 +66,12 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 Sink = Callable[[memoryview], object]
 
 
-# Links whose sender may lend a pool's pages, and what else they are
+# Kinds whose sender may lend a pool's pages, each with the kind that it is otherwise.
 LENDING = {"lending": "adopted", "lending-unix": "unix"}
 
 
 class Link:
-    """A way for bytes from one fd to another; what nobody took, `close` closes."""
+    """Two connected fds.  `close` closes those that no stream or reader has taken."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Link:
         child: subprocess.Popen[bytes] | None = None,
     ) -> None:
         self.kind = kind
-        self.lends = False  # its reader is known to read only
+        self.lends = False  # whether the reader is known to use read() alone
         self.child = child
         self._write_fd = write_fd
         self._read_fd = read_fd
@@ -129,7 +129,7 @@ class Link:
         return int(struct.unpack("i", answer)[0])
 
     def read(self, n: int) -> bytes:
-        """Read exactly n bytes, where the reader is not one of the below."""
+        """Read exactly n bytes, in a test that has no `PlainReader` or `OurReader`."""
         data = b""
         while len(data) < n:
             piece = os.read(self._read_fd, n - len(data))
@@ -308,7 +308,7 @@ class PlainReader:
 
 
 def _read_into(fd: int, memory: bytearray) -> int:
-    """What was read; 0 at the end, be that a clean one or not."""
+    """Return the number of bytes read; 0 at the end, also at one by an error."""
     try:
         return os.readv(fd, [memory])
     except OSError as error:
@@ -409,7 +409,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def begun(stream: SendStream, messages: int = 1) -> None:
-    """Return once a first byte is out, and so many messages are queued."""
+    """Return once a first byte is out and this many messages are queued."""
 
     def has_begun() -> bool:
         stats = stream.stats
@@ -419,7 +419,7 @@ async def begun(stream: SendStream, messages: int = 1) -> None:
 
 
 async def begun_or_sent(stream: SendStream, count: int) -> None:
-    """Return once so many messages are on their way or over."""
+    """Return once this many messages are queued or sent."""
 
     def have_begun() -> bool:
         stats = stream.stats  # one snapshot: a message goes from the one to the other
@@ -429,7 +429,7 @@ async def begun_or_sent(stream: SendStream, count: int) -> None:
 
 
 async def submitted(stream: SendStream, messages: int) -> None:
-    """Return once so many messages are in C: queued, or in line for room."""
+    """Return once C has this many messages: queued, or waiting for room."""
 
     def are_in() -> bool:
         stats = stream._out.stats()
@@ -444,7 +444,7 @@ def in_line(stream: SendStream) -> int:
 
 
 def receives(stream: ReceiveStream) -> bool:
-    """Does a receive wait for its bytes?"""
+    """Whether a receive waits for its bytes."""
     return stream._in.stats().queued > 0
 
 
@@ -498,12 +498,12 @@ async def put_and_wait(stream: SendStream, *buffers: Any) -> None:
 
 
 async def wait_for(ticket: Ticket) -> None:
-    """Await it, where a coroutine is wanted."""
+    """Await the ticket, for callers that need a coroutine."""
     await ticket
 
 
 def error_in_thread(call: Callable[..., object], *args: Any) -> object:
-    """What the call raises, or returns, in a thread of its own."""
+    """Call it in a thread of its own; return what it raises or returns."""
     ends: list[object] = []
 
     def run() -> None:
@@ -525,7 +525,7 @@ async def everything(stream: ReceiveStream | None) -> bytes:
 
 
 def is_gone(pid: int) -> bool:
-    """Ended and reaped: not even a zombie is left."""
+    """Whether the process has ended and was reaped: no zombie is left."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -534,7 +534,7 @@ def is_gone(pid: int) -> bool:
 
 
 def is_trio() -> bool:
-    """Is this the loop that wakes tasks in no particular order?"""
+    """Whether the loop is trio's, which wakes tasks in no particular order."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -581,7 +581,7 @@ def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
 
 @cache
 def _strace_works() -> bool:
-    """Can this machine inject faults into system calls?"""
+    """Whether strace may inject faults into system calls here."""
     if shutil.which("strace") is None:
         return False
     command = ["strace", "-o", os.devnull, "true"]
@@ -589,7 +589,7 @@ def _strace_works() -> bool:
 
 
 def refusing(fault: str) -> list[str]:
-    """What to run a program under, for it to meet this fault, as strace calls it."""
+    """Return the command that runs a program with this fault, in strace's words."""
     if not _strace_works():
         pytest.skip("strace is not installed, or not allowed here")
     trace = f"trace={fault.partition(':')[0]}"

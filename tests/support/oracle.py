@@ -1,4 +1,4 @@
-"""Bytes that prove what they are: messages to send, and a checker for what arrives.
+"""Messages whose every byte is known, and a checker for what arrives.
 
 A message is a 32-byte header (stream, sequence, length, seed) and a payload that both
 sides know from (seed, offset).  No payload has the bytes of `POISON` and `CANARY`.
@@ -29,7 +29,7 @@ _SEED_STEP = 7919
 
 
 def payload(seed: int, length: int, offset: int = 0) -> memoryview:
-    """A payload from there on, up to 4 MiB of it."""
+    """Return up to 4 MiB of a payload, from an offset on."""
     assert length <= _PERIOD
     start = (seed * _SEED_STEP + offset) % _PERIOD
     return memoryview(_TABLE)[start : start + length]
@@ -48,7 +48,7 @@ def message(stream: int, sequence: int, length: int) -> bytearray:
 
 
 def poison(buffer: Buffer, value: int = POISON) -> None:
-    """Fill a buffer, as one does who believes that it is one's own."""
+    """Overwrite a buffer, as its owner may once the send has returned."""
     view = memoryview(buffer).cast("B")
     view[:] = bytes([value]) * len(view)
 

@@ -1,4 +1,4 @@
-"""A copy of the source and the tests, built in its own way."""
+"""A copy of the source and the tests, built with other settings."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Unread:
         return operation
 
     def read(self, n: int = SIZE) -> bytes:
-        """Exactly so many bytes."""
+        """Read exactly n bytes."""
         data = bytearray()
         while len(data) < n:
             data += os.read(self.fd, n - len(data))
