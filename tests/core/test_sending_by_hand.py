@@ -299,6 +299,7 @@ class TestPutNow:
             if is_exclusive:
                 stream._out.ready = None
             assert stream._put_now(stream._enter(), b"ab") is None
+            assert (stream._out.ready is None) is is_exclusive
             assert await receiver.receive() == b"ab"
 
     async def test_beyond_the_limit(self, stream: SendStream) -> None:
