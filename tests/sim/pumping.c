@@ -55,7 +55,6 @@ static void number_is_lost_with_loans(void) {
 }
 
 /* Nor is another file waited for. */
-
 static void number_is_lost_during_a_call(void) {
     writing = open_channel(SOCKET, AZC_OUT);
     const file *it = file_of(fd_of(writing));

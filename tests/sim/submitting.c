@@ -162,17 +162,18 @@ static void bind(stream *it) {
     azc_bind_port(it->channel, it->port, it->token, it->budget);
 }
 
-static int by_bound(stream *it, size_t n) {
+static int bound(stream *it, size_t n,
+                 int (*send)(azc_id, const void *, size_t)) {
     const char *data = fresh(it, n);
     bind(it);
-    return forget(it, n, azc_send_bound(it->channel, data, n));
+    return forget(it, n, send(it->channel, data, n));
 }
 
-static int by_put(stream *it, size_t n) {
-    const char *data = fresh(it, n);
-    bind(it);
-    return forget(it, n, azc_put_bound(it->channel, data, n));
+static int by_bound(stream *it, size_t n) {
+    return bound(it, n, azc_send_bound);
 }
+
+static int by_put(stream *it, size_t n) { return bound(it, n, azc_put_bound); }
 
 static int by_batch(stream *it, size_t n) {
     const char *data = fresh(it, n);
