@@ -75,6 +75,14 @@ def busy() -> Iterator[list[Busy]]:
         each.pipe.close()
 
 
+async def test_it_stays_until_the_last_message_has_ended(busy: list[Busy]) -> None:
+    busy.append(it := Busy())
+    it.waiter.leave(it.key)
+    assert it.port.fileno() >= 0
+    await it.read()
+    await it.has_ended()
+
+
 async def test_a_stream_that_comes_meanwhile_uses_the_same(busy: list[Busy]) -> None:
     busy.append(it := Busy())
     it.waiter.leave(it.key)
