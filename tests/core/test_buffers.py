@@ -228,6 +228,12 @@ def _released() -> memoryview:
     return view
 
 
+def _closed() -> mmap.mmap:
+    memory = mmap.mmap(-1, 4096)
+    memory.close()
+    return memory
+
+
 SQUARE = np.arange(60_000, dtype=np.int32).reshape(200, 300)
 STRIDED: dict[str, Any] = {
     "every second byte": memoryview(bytes(1_000))[::2],
@@ -251,6 +257,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "list": ([1, 2], TypeError, "'list'"),
     "list of bytes": ([b"a"], TypeError, "'list'"),
     "released view": (_released(), ValueError, "released"),
+    "closed mapping": (_closed(), ValueError, "closed"),
     "transposed tensor": (Tensor(SQUARE.T), BufferError, "ascontiguousarray"),
     "tensor of a device": (Tensor(SQUARE, CUDA), BufferError, r"bring .*tensor.cpu\("),
     "tensor that refuses": (_Refusing(SQUARE), BufferError, "memory: requires grad"),
