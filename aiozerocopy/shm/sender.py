@@ -160,7 +160,7 @@ class Sender(Side):
             slack = None
 
     async def _wait(self, place: Place, slack: float | None) -> None:
-        """Wait for room, for so many seconds.
+        """Wait for room, at most ``slack`` seconds if that is not None.
 
         C has the bell rung late the first time, when there is more room.  A room that
         was dropped comes before that, as long as a view can write to it.

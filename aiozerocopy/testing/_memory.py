@@ -125,7 +125,7 @@ class _Line:
     def end(self, refused: int, ended: int) -> None:
         """Refuse messages, and tell the receiver once it has what is out.
 
-        What a side is told after its own close overrides other reasons.
+        A side's own close overrides any reason that it was given before.
         """
         if refused == _CLOSED or not self.refused:
             self.refused = refused

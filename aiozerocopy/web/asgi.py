@@ -3,7 +3,7 @@
 A request is one call of the application, in the server's task.  A slow viewer holds up
 that task only; the hub decides which frames it misses.
 
-How a viewer ends, and what the server is told:
+Why a viewer's call ends, and what this application then sends to the server:
     it left                  nothing
     this application closes  a WebSocket's close, or the end of the answer
     it was too slow          the same, once it has read what is on its way, as an

@@ -1,8 +1,8 @@
 """One client's connection to our server: requests under limits, and their answers.
 
 h11 reads a request's line and headers, once they are complete and known to be small.
-Bodies are not read, and a refused client is told why.  Answers are written here, as h11
-keeps no HTTP/1.0 connection open.
+Bodies are not read.  A refused client gets an answer with the reason.  We write answers
+ourselves, because h11 keeps no HTTP/1.0 connection open.
 
 No client holds up the others: the event loop has a turn after each request, and after
 each piece of one.

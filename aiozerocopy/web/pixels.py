@@ -108,7 +108,7 @@ def _numpy_name(dtype: str) -> str:
 
 
 def _yuv_height(name: str, shape: tuple[int, ...]) -> int:
-    """The height of a picture with so many rows, two thirds of which are luma."""
+    """The height of a 4:2:0 picture of this shape: two thirds of its rows are luma."""
     rows, width = shape[:2]
     if width % 2 or rows % 3 == 1:
         raise UnknownPicture(
