@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+SECONDS = 15  # that a program may take
 
 PRELUDE = """
 import anyio, asyncio, gc, logging, os, signal, socket, sys, threading, time, warnings
@@ -57,10 +62,28 @@ def start(
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Its exit status and what it said on stdout and stderr."""
+    """Its exit status and what it said on stdout and stderr.
+
+    A program that hangs is ended by SIGABRT, which makes it tell where each of its
+    threads is (development mode has the fault handler).
+    """
     with process:
-        said, complained = process.communicate(timeout=15)
+        try:
+            said, complained = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            _abort(process.pid)
+            said, complained = process.communicate(timeout=SECONDS)
     return process.returncode, said, complained
+
+
+def _abort(pid: int) -> None:
+    """End a process by SIGABRT, after its children: under strace, it is one of them."""
+    with contextlib.suppress(FileNotFoundError):
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        for child in children.split():
+            _abort(int(child))
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGABRT)
 
 
 def run(code: str, *arguments: str, under: Sequence[str] = ()) -> str:
