@@ -563,7 +563,8 @@ static int sys_epoll_ctl(int epoll, int how, int fd,
 }
 
 /* epoll_wait counts in milliseconds; where that is too coarse, another poll of the
- * epoll fd waits.  Interrupted, it is over sooner: whoever waits looks at the clock. */
+ * epoll fd waits.  Interrupted, it is over sooner: whoever waits looks at the clock.
+ * A look that does not wait is made again: its caller goes by what it saw. */
 enum { COARSE_US = 100000 };
 
 static int sys_epoll_wait(int epoll, struct epoll_event *events, int max,
@@ -575,7 +576,9 @@ static int sys_epoll_wait(int epoll, struct epoll_event *events, int max,
         ppoll(&ready, 1, &most, NULL);
         timeout_ms = 0;
     }
-    int r = epoll_wait(epoll, events, max, timeout_ms);
+    int r;
+    do r = epoll_wait(epoll, events, max, timeout_ms);
+    while (r < 0 && errno == EINTR && timeout_ms == 0);
     return r >= 0 ? r : errno == EINTR ? 0 : -errno;
 }
 

@@ -67,6 +67,7 @@ INTERRUPTED = (
         "process_vm_readv:error=EPERM",  # a sandbox
         "process_vm_readv:error=ENOSYS",
         f"{INTERRUPTED}:error=EINTR:when=2+2",
+        "epoll_wait:error=EINTR:when=3+2",  # each look of ours, in step with asyncio's
         "pwritev2,writev,sendmsg:error=ENOBUFS:when=3+9",
     ],
 )
