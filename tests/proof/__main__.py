@@ -1,4 +1,4 @@
-"""Run the slices, or with ``page [FILE [FOLDER]]`` only write the page again."""
+"""Run the slices, or with ``page`` only write the page again."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ INTERRUPTED = 130
 
 
 def main(words: Sequence[str]) -> int:
-    if words[:1] == ["page"]:
-        file = Path(words[1]) if words[1:] else page.JSON
-        folder = Path(words[2]) if words[2:] else page.PAGES
-        page.write(json.loads(file.read_text()), folder)
+    if list(words) == ["page"]:
+        page.write(json.loads(page.JSON.read_text()))
         return 0
     options = parsed(words)
     if options.list:
@@ -35,7 +33,7 @@ def main(words: Sequence[str]) -> int:
             print(f"{each.name:16} {each.minutes:4g} min  {each.shows}")
         return 0
     try:
-        return prove(options.slices, options.logs, options.pages)
+        return prove(options.slices)
     except KeyboardInterrupt:
         return INTERRUPTED
 
@@ -45,12 +43,6 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m proof", description=__doc__)
     parser.add_argument("slices", nargs="*", metavar="SLICE", help="; ".join(by_name))
     parser.add_argument("--list", action="store_true", help="only say what there is")
-    parser.add_argument(
-        "--logs", type=Path, help="an empty folder for logs and figures"
-    )
-    parser.add_argument(
-        "--pages", type=Path, help="where the page goes (docs/pages, for all slices)"
-    )
     options = parser.parse_args(words)
     names = " ".join(options.slices).replace(",", " ").split() or list(by_name)
     if unknown := [name for name in names if name not in by_name]:
@@ -59,8 +51,8 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def prove(slices: Sequence[Slice], logs: Path | None, pages: Path | None) -> int:
-    folder = (logs or Path(tempfile.mkdtemp(prefix="aiozerocopy-proof-"))).absolute()
+def prove(slices: Sequence[Slice]) -> int:
+    folder = Path(tempfile.mkdtemp(prefix="aiozerocopy-proof-"))
     print(f"logs: {folder}", flush=True)
     for number in (signal.SIGINT, signal.SIGTERM):  # (also in the background)
         signal.signal(number, signal.default_int_handler)
@@ -68,14 +60,7 @@ def prove(slices: Sequence[Slice], logs: Path | None, pages: Path | None) -> int
     runs = running.run_all(slices, folder, 60 * MOST)
     found = results.gather(runs, time.monotonic() - began)
     tell(found)
-    folder.mkdir(exist_ok=True)
-    (folder / page.JSON.name).write_text(json.dumps(found, indent=1))
-    if len(slices) == len(SLICES):
-        pages = pages or page.PAGES
-        found = page.with_earlier_runs(found, pages)
-    if pages is not None:
-        page.write(found, pages)
-        print(f"page: {pages / page.PAGE.name}")
+    page.write(found, page.PAGES if len(slices) == len(SLICES) else folder)
     print(f"logs: {folder}")
     return 0 if results.succeeded(found) else 1
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 PAGES = ROOT / "docs" / "pages"
 JSON = PAGES / "proof.json"
 PAGE = PAGES / "proof.md"
-RUNS = 10  # that the page remembers
 
 HEAD = """\
 # Proof
@@ -39,22 +38,6 @@ def write(results: Json, folder: Path = PAGES) -> None:
     (folder / PAGE.name).write_text(render(results))
 
 
-def with_earlier_runs(results: Json, folder: Path = PAGES) -> Json:
-    """The results of a whole run, and in a line each those that the page had."""
-    path = folder / JSON.name
-    earlier = json.loads(path.read_text()).get("runs", []) if path.exists() else []
-    slices = results["slices"]
-    run = {
-        "date": results["machine"]["date"],
-        "commit": results["machine"]["commit"],
-        "minutes": results["minutes"],
-        "passed": sum(each["verdict"] == "passed" for each in slices),
-        "slices": len(slices),
-        "found": {each["what"]: each["found"] for each in results["zeros"]},
-    }
-    return {**results, "runs": [*earlier, run][-RUNS:]}
-
-
 # ---- Markdown -----------------------------------------------------------------------
 
 
@@ -68,8 +51,6 @@ def render(results: Json) -> str:
     parts += ["## What must be zero\n", table(("", "found", "in"), zeros)]
     head = ("", "", "tests", "left out", "minutes")
     parts += ["## Slices\n", table(head, map(overview, results["slices"]))]
-    if "runs" in results:
-        parts += ["## The last whole runs\n", earlier_runs(results)]
     parts += [section(each) for each in results["slices"]]
     return "\n".join(parts)
 
@@ -90,22 +71,6 @@ def overview(each: Json) -> tuple[str, ...]:
         number(skipped) if skipped else "",
         f"{each['minutes']:g}",
     )
-
-
-def earlier_runs(results: Json) -> str:
-    """Whole runs only; what was changed in between, the commits tell."""
-    rows = (
-        (
-            each["date"],
-            each["commit"],
-            f"{each['minutes']:g}",
-            f"{each['passed']} of {each['slices']}",
-            *map(number, each["found"].values()),
-        )
-        for each in reversed(results["runs"])
-    )
-    names = (each["what"] for each in results["zeros"])
-    return table(("", "commit", "minutes", "slices that passed", *names), rows)
 
 
 def section(each: Json) -> str:
