@@ -13,9 +13,7 @@ is the same program.  The rest goes on to programs with real threads on real fds
 from __future__ import annotations
 
 import re
-import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -24,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mutants import mutants_of
-from trying import SURVIVORS, TESTS, Core, judged, parser
+from trying import SURVIVORS, TESTS, Core, ends_well, judged, parser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,9 +48,6 @@ SIMULATED = ["-O1", "-include", str(SIM / "locks.h"), "-DAZC_LEND_MIN=2000"]
 AS_BUILT = ["-O2", "-fPIC", "-fvisibility=hidden"]
 
 FIRST_SEEDS = 100  # in which most mutants fail, or never end
-CPU_SECONDS = 10  # of a mutant that never ends,
-PATIENCE = 60.0  # or only waits
-MEMORY = 4 << 30
 
 
 class Kernel(NamedTuple):
@@ -80,7 +75,7 @@ class Program:
     name: str
     kernel: Kernel
     runs: Sequence[str] = ("",)
-    cpu_seconds: int = CPU_SECONDS
+    cpu_seconds: int = 10
 
 
 SITUATIONS = [
@@ -151,7 +146,7 @@ class Judge:
 
     def _is_caught(self, programs: Sequence[Program], source: Path | None) -> bool:
         return any(
-            not _run([program, *arguments.split()], cpu_seconds=each.cpu_seconds)
+            not ends_well([program, *arguments.split()], cpu_seconds=each.cpu_seconds)
             for each in programs
             for program in [self._linked(each, source)]
             for arguments in each.runs
@@ -160,7 +155,7 @@ class Judge:
     def _compiled(self, source: Path, flags: Sequence[str], target: str) -> bool:
         path = self.folder / target
         path.parent.mkdir(exist_ok=True)
-        return _run([*COMPILE, *flags, "-c", source, "-o", path])
+        return ends_well([*COMPILE, *flags, "-c", source, "-o", path])
 
     def _compile(self, source: Path, flags: Sequence[str], target: str) -> None:
         assert self._compiled(source, flags, target), source
@@ -174,31 +169,11 @@ class Judge:
             objects = [each for each in objects if each.stem != source.stem]
             objects.append(self.folder / "mutant.o")
         target, main = self.folder / "program", self.folder / f"{program.name}.main"
-        linked = _run(["cc", *objects, "-x", "none", main, "-lpthread", "-o", target])
+        linked = ends_well(
+            ["cc", *objects, "-x", "none", main, "-lpthread", "-o", target]
+        )
         assert linked, f"{program.name} does not link"
         return target
-
-
-def _run(command: Sequence[str | Path], cpu_seconds: int = CPU_SECONDS) -> bool:
-    """Whether it ends well, and in time."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-    try:
-        done = subprocess.run(
-            command,
-            timeout=PATIENCE,
-            preexec_fn=limit,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
 
 
 def main() -> int:

@@ -4,25 +4,29 @@ python tests/mutation/python_core.py [--sample N] [--files borrows.py,pins.py]
 
 Prints what became of the mutants, file by file, and each survivor (`trying`).  It needs
 Python 3.12 or newer, Linux, and the package installed as `make test` does it.
+
+The tests run once without a fault, and tell which lines of the core each of them
+reaches (`reached`).  A mutant stands in a copy of the package, and has to get past the
+tests that reach its line, those first that reach little else.
 """
 
 from __future__ import annotations
 
-import contextlib
+import importlib.util
+import json
 import os
+import shutil
 import sys
 import tempfile
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-from python_judging import CORE, LIVES, Judge
 from python_mutants import mutants_of
-from trying import SURVIVORS, TESTS, Core, judged, parser
+from trying import SURVIVORS, TESTS, Core, ends_well, judged, parser
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from enum import Enum
+    from collections.abc import Callable, Sequence
 
     from trying import Mutant
 
@@ -43,9 +47,65 @@ core/test_receiving.py core/test_relay.py core/test_relaying.py core/test_sendin
 core/test_sending_by_hand.py core/test_splitter.py core/test_to_all.py
 core/test_trio_streams.py core/test_waiter.py
 """
+CORE = TESTS.parent / "aiozerocopy" / "_core"
 PYTHON = Core(
     CORE, [f"{it}.py" for it in FILES.split()], SURVIVORS / "python", mutants_of
 )
+MOST_TESTS = 300  # of those that reach a line
+CPU_SECONDS = 120  # of a mutant,
+PATIENCE = 240.0  # which may also wait
+WITHOUT = 1200  # seconds of all tests without a fault
+
+
+class Verdict(Enum):
+    KILLED = "killed"
+    UNREACHED = "no test reaches it"
+    SURVIVES = "survives"
+
+
+class Judge:
+    """A copy of the package, and which tests reach each of its lines."""
+
+    def __init__(self, folder: Path, tests: Sequence[str]) -> None:
+        package = importlib.util.find_spec("aiozerocopy")
+        assert package is not None
+        assert package.submodule_search_locations
+        self._folder, self._copy = folder, folder / "aiozerocopy"
+        shutil.copytree(package.submodule_search_locations[0], self._copy)
+        told = folder / "reached"
+        self._passes(["-p", "reached", *tests], WITHOUT, AZC_REACHED=str(told))
+        facts = [json.loads(line) for line in told.read_text().splitlines()]
+        self._reached: dict[str, dict[int, list[str]]] = {}
+        for test, passed, lines in sorted(facts, key=lambda fact: len(fact[2])):
+            if not passed:
+                print(f"fails without a mutant: {test}", flush=True)
+            for name, line in lines if passed else ():
+                self._reached.setdefault(name, {}).setdefault(line, []).append(test)
+
+    def _passes(self, words: Sequence[str], seconds: float, **settings: str) -> bool:
+        paths = [str(self._folder), str(Path(__file__).parent)]
+        return ends_well(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words],
+            cpu_seconds=int(seconds),
+            patience=2 * seconds,
+            cwd=TESTS,
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
+            | settings,
+        )
+
+    def judge(self, mutant: Mutant) -> Verdict:
+        """(Of a statement in several lines, the first may be all that is reached.)"""
+        lines = self._reached.get(mutant.file, {})
+        line = max((line for line in lines if line <= mutant.line), default=0)
+        if not (tests := lines.get(line, [])[:MOST_TESTS]):
+            return Verdict.UNREACHED
+        target = self._copy / "_core" / mutant.file
+        source = target.read_text()
+        target.write_text(mutant.applied(source))
+        passes = self._passes(["-x", *tests], CPU_SECONDS)
+        target.write_text(source)
+        return Verdict.SURVIVES if passes else Verdict.KILLED
 
 
 def main() -> int:
@@ -54,16 +114,13 @@ def main() -> int:
     options = words.parse_args()
 
     def try_all(mutants: list[Mutant], note: Callable[[Mutant, Enum], None]) -> None:
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            contextlib.redirect_stdout(sys.stderr),
-        ):
-            command = ["-q", "-s", "-p", "no:cacheprovider"]
-            command += [f"--basetemp={folder}/tests", *options.tests.split(",")]
-            pytest.main(command, plugins=[Judge(Path(folder), mutants, note)])
+        with tempfile.TemporaryDirectory() as folder:
+            judge = Judge(Path(folder), options.tests.split(","))
+            for mutant in mutants:
+                note(mutant, judge.judge(mutant))
 
     os.chdir(TESTS)  # (where no aiozerocopy/ hides the installed one)
-    return judged(PYTHON, options, LIVES, try_all)
+    return judged(PYTHON, options, [Verdict.UNREACHED, Verdict.SURVIVES], try_all)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import collections
 import random
+import resource
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tomllib
 
@@ -23,6 +25,7 @@ TESTS = Path(__file__).parents[1]
 # What nothing notices, a file for each source: harmless with a reason, or open: it
 # survived when the list was made, and wants a better test or a reason.
 SURVIVORS = Path(__file__).parent / "survivors"
+MEMORY = 8 << 30
 SAME = 20261123  # the seed of a sample
 
 
@@ -64,6 +67,34 @@ class Core:
         files = map(Path.read_text, self.survivors.glob("*.toml"))
         groups = [group for it in files for group in tomllib.loads(it).get(kind, [])]
         return {line for it in groups for line in it["mutants"].splitlines() if line}
+
+
+def ends_well(
+    command: Sequence[str | Path],
+    cpu_seconds: int = 10,  # of one that never ends,
+    patience: float = 60.0,  # or only waits
+    **options: Any,
+) -> bool:
+    """Whether a program ends without an error, and in time."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    try:
+        done = subprocess.run(
+            command,
+            timeout=patience,
+            preexec_fn=limit,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            **options,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
 
 
 def parser(doc: str | None, core: Core) -> argparse.ArgumentParser:
