@@ -9,8 +9,9 @@ import signal
 import ssl
 import time
 import weakref
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import figures
@@ -18,13 +19,9 @@ import pytest
 import sabotage
 from held import held
 from inventory import FDS, Inventory
+from links import Link
 
 from aiozerocopy._core import borrows, memory, pins, waiter
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-
-    from links import Link
 
 pytest.register_assert_rewrite("endings", "links", "loans", "oracle", "scripts")
 

@@ -14,6 +14,7 @@ import itertools
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
@@ -25,8 +26,6 @@ from aiozerocopy import _azc
 from aiozerocopy._core.binding import PORTABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from typing_extensions import TypeIs
 
 pytestmark = pytest.mark.skipif(

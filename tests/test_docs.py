@@ -19,18 +19,15 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pytest
 
 from aiozerocopy._core import extras
 from aiozerocopy._core.binding import PORTABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

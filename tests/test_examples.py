@@ -11,9 +11,10 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 import ffmpegs
@@ -23,9 +24,6 @@ from xserver import x_server
 
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.ffmpeg import Reader, find_ffmpeg
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # These two need each other: tests/net/test_client.py has both.

@@ -12,7 +12,9 @@ import signal
 import socket
 import struct
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -20,7 +22,7 @@ import pytest
 import scripts
 from interruption import Interruption
 from links import linux_only
-from xserver import COLOURS, HEIGHT, SIZE, WIDTH, Painter, as_bytes, x_server
+from xserver import COLOURS, HEIGHT, SIZE, WIDTH, Painter, Server, as_bytes, x_server
 
 import aiozerocopy as azc
 from aiozerocopy import capture
@@ -29,12 +31,6 @@ from aiozerocopy.capture import x11
 from aiozerocopy.capture.connection import Connection
 from aiozerocopy.capture.display import Display
 from aiozerocopy.capture.x11 import Rectangle
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from xserver import Server
 
 pytest.importorskip("numpy")
 import numpy as np

@@ -13,8 +13,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from command import PROGRAM, environment, start
@@ -23,10 +25,6 @@ import aiozerocopy as azc
 from aiozerocopy import client
 from aiozerocopy._net import greeting
 from aiozerocopy.commands import cli, ending, scenes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytest.importorskip("numpy")
 trustme = pytest.importorskip("trustme")

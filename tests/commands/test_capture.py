@@ -7,20 +7,15 @@ import re
 import signal
 import sys
 import urllib.request
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import anyio
 import pytest
 from command import run, start
 from ffmpegs import frames_of
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
-from xserver import COLOURS, SIZE, Painter, as_bytes, x_server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from xserver import Server
+from xserver import COLOURS, SIZE, Painter, Server, as_bytes, x_server
 
 np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")

@@ -5,17 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import pytest
 
 from aiozerocopy.commands import cli
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 pytest.importorskip("numpy")  # its threads are there before each test
 

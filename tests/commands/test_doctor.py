@@ -12,18 +12,16 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from aiozerocopy._core import extras, pipe_size
 from aiozerocopy.commands import doctor, probes
 from aiozerocopy.commands.probes import Finding
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 

@@ -16,16 +16,13 @@ import sys
 import termios
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from command import PROGRAM
 
 from aiozerocopy.commands.ending import ended
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytest.importorskip("numpy")
 

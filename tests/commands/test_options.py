@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from aiozerocopy.commands import options
 from aiozerocopy.commands.options import Address
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 GOOD: list[tuple[Callable[[str], Any], str, Any]] = [
     (options.size, "1280x720", (1280, 720)),

@@ -6,7 +6,8 @@ import re
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import anyio
 import pytest
@@ -14,10 +15,6 @@ from command import start
 
 from aiozerocopy import ffmpeg
 from aiozerocopy.commands import cli, demo, progress, scenes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SIZE = (64, 36)
 

@@ -13,9 +13,9 @@ import sys
 import urllib.error
 import urllib.request
 from argparse import Namespace
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anyio
 import pytest
@@ -23,9 +23,6 @@ from command import environment, run, start
 
 from aiozerocopy.commands import serve
 from aiozerocopy.commands.serve import FrameSource
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytest.importorskip("numpy")  # its threads are there before each test
 

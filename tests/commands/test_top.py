@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -21,10 +23,6 @@ import aiozerocopy as azc
 from aiozerocopy import publishing
 from aiozerocopy.commands import cli, programs, top
 from aiozerocopy.commands.programs import Peers, ask_all
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.anyio,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from links import EACH_WAY, KINDS, STALLING, Link, open_link
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 OF_ALL_KINDS = ("link", "clogged", "source")  # fixtures
 

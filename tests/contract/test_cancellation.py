@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -25,10 +27,6 @@ from oracle import Checker, assert_prefix, assert_same, message, poison
 
 import aiozerocopy as azc
 from aiozerocopy import SendStream, StreamBroken
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from pathlib import Path
 
 pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 

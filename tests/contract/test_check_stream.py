@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 import pytest
+from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream
 from anyio.streams.tls import TLSStream
 from links import tls_over
 
@@ -17,12 +21,6 @@ from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.testing import check_stream, memory_pair
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
-
-    from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream
-
     Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.every_loop, pytest.mark.timeout(60)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import anyio
 import pytest
@@ -24,9 +24,6 @@ from oracle import Checker, assert_prefix, message, poison
 
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core import sending
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
 import aiozerocopy as azc
-from aiozerocopy.testing import MemoryStream, _check, check_stream, memory_pair
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from aiozerocopy.testing import MemoryEnds
+from aiozerocopy.testing import (
+    MemoryEnds,
+    MemoryStream,
+    _check,
+    check_stream,
+    memory_pair,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
@@ -22,10 +22,7 @@ from links import (
 )
 from oracle import message
 
-from aiozerocopy import Ticket
-
-if TYPE_CHECKING:
-    from aiozerocopy import SendStream
+from aiozerocopy import SendStream, Ticket
 
 pytestmark = pytest.mark.anyio
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import pytest
 from links import BIG, Link, begun, is_trio, open_link, reading
 from oracle import Checker, message
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 

@@ -7,7 +7,7 @@ pages that a kernel does not lend, ../core/test_lending.py.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import scripts
@@ -15,9 +15,6 @@ from links import BIG, EACH_WAY, open_link, reading, refusing, stuck
 from oracle import Checker, message, poison
 
 import aiozerocopy as azc
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 

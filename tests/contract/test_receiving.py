@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import anyio
 import pytest
@@ -20,10 +21,6 @@ from links import (
 from oracle import CANARY, POISON, assert_same, payload, poison
 
 from aiozerocopy import IncompleteReceive, ReceiveStream, StreamClosed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import anyio
 import pytest
@@ -12,9 +12,6 @@ from oracle import Checker, message, poison
 
 import aiozerocopy as azc
 from aiozerocopy._core import channel
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.anyio
 

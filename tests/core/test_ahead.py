@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -22,18 +24,18 @@ from links import (
 from oracle import payload
 
 import aiozerocopy as azc
-from aiozerocopy import IncompleteReceive, StreamBroken, StreamClosed
+from aiozerocopy import (
+    IncompleteReceive,
+    ReceiveStream,
+    SendStream,
+    StreamBroken,
+    StreamClosed,
+)
 from aiozerocopy._core import channel
 from aiozerocopy._core.ahead import Ahead, Coming
 from aiozerocopy._core.borrows import borrowed
 from aiozerocopy._core.channel import Channel
 from aiozerocopy.frames import Conversion
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
-
-    from aiozerocopy import ReceiveStream, SendStream
 
 pytestmark = pytest.mark.anyio
 

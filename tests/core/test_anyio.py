@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 import sys
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import anyio
 import anyio.from_thread
@@ -25,11 +27,6 @@ from oracle import message
 import aiozerocopy as azc
 from aiozerocopy._net.foreign_streams import whole_sender
 from aiozerocopy.streams import _plain_address
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Awaitable, Callable, Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

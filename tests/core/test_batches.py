@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 import pytest
@@ -11,9 +12,6 @@ from links import attempt, cancelled_at, others_wait
 from oracle import payload
 
 import aiozerocopy as azc
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.anyio

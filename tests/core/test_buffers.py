@@ -11,7 +11,9 @@ import os
 import sys
 import threading
 import weakref
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -37,9 +39,6 @@ from tensors import CUDA, OldTensor, OldTensorWithArray, Tensor, TensorThatCopie
 from aiozerocopy import SendStream, StreamBroken, socketpair
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
 pytestmark = pytest.mark.anyio

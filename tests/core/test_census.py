@@ -6,8 +6,9 @@ import errno
 import fcntl
 import os
 import socket
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from answering import Answering
@@ -15,10 +16,6 @@ from answering import Answering
 import aiozerocopy as azc
 from aiozerocopy._core import census
 from aiozerocopy._core.binding import PORTABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 NOW = 10**13  # (a machine that has just begun to run has no such past)
 

@@ -13,9 +13,10 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from answering import Answering
@@ -29,9 +30,6 @@ from aiozerocopy._core.borrows import Operation, Port, borrowed
 from aiozerocopy._core.channel import IN, OUT, OWN, Channel, own_end
 from aiozerocopy._core.fds import duplicates
 from aiozerocopy._core.pins import pin, pin_writable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import shutil
 import ssl
 import sys
 import weakref
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -31,8 +31,7 @@ from aiozerocopy.framing import FrameReceiver, TruncatedFrame
 if sys.version_info < (3, 11):  # (anyio needs it there, too)
     from exceptiongroup import ExceptionGroup
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 E = TypeVar("E", bound=BaseException)
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -29,10 +31,6 @@ from oracle import message
 
 import aiozerocopy as azc
 from aiozerocopy._core import fds as core_fds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,8 @@ import random
 import signal
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import anyio
 import anyio.lowlevel
@@ -22,9 +23,6 @@ from links import LENDING, linux_only, open_link, reading, until
 from oracle import CANARY, Checker, message, poison
 
 import aiozerocopy as azc
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [linux_only, pytest.mark.anyio, pytest.mark.timeout(600)]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hanging_files import HangingFile, hanging_file
@@ -13,10 +14,6 @@ from oracle import payload
 
 import aiozerocopy as azc
 from aiozerocopy._core.binding import PORTABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.anyio,

@@ -20,7 +20,9 @@ import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import anyio
 import pytest
@@ -50,13 +52,8 @@ from oracle import CANARY, HEADER, Checker, message, payload, poison
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core.ahead import Ahead
+from aiozerocopy.broadcast import Broadcast, Published
 from aiozerocopy.frames import Conversion
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import FrameType
-
-    from aiozerocopy.broadcast import Broadcast, Published
 
 pytestmark = linux_only  # it looks into /proc
 

@@ -14,8 +14,8 @@ import resource
 import socket
 import struct
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
@@ -38,9 +38,6 @@ from oracle import Checker, message
 
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
 
 SMALL = 1000
 # For what takes seconds, and is the same with every loop.

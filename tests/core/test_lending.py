@@ -12,6 +12,9 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -37,10 +40,6 @@ from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.opening import lending_pipe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
-
     Lend = Callable[..., AbstractAsyncContextManager["Lent"]]
 
 pytestmark = [

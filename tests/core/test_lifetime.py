@@ -7,7 +7,8 @@ import gc
 import os
 import select
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import anyio
 import pytest
@@ -28,13 +29,7 @@ from oracle import Checker, assert_prefix, message, payload
 
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
-from aiozerocopy._core.borrows import borrowed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from aiozerocopy._core.borrows import Port
+from aiozerocopy._core.borrows import Port, borrowed
 
 every_loop = pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
 ADOPTED = ("adopted", "fifo", "file", "pty", "unix", "cat")

@@ -12,6 +12,7 @@ import mmap
 import os
 import sys
 import weakref
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,8 +32,6 @@ from aiozerocopy._core.memory import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     Ending = Callable[[], object]
     Lease = Callable[[Ending], memoryview]
 

@@ -15,8 +15,9 @@ import socket
 import ssl
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from links import everything, linux_only
@@ -29,9 +30,6 @@ from aiozerocopy._core.channel import Channel
 from aiozerocopy._core.lifetime import Bound
 from aiozerocopy._core.pipe_size import F_GETPIPE_SZ, capacity_of, enlarge_pipe
 from aiozerocopy.opening import UNIX_BUFFER
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
 
 pytestmark = pytest.mark.anyio
 

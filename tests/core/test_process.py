@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -23,9 +24,6 @@ import aiozerocopy as azc
 from aiozerocopy import process as module
 from aiozerocopy._process import pipes
 from aiozerocopy._process.child import Tail
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
@@ -16,10 +17,6 @@ import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core import channel
 from aiozerocopy._core.borrows import borrowed
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 
 pytestmark = pytest.mark.anyio
 

@@ -6,8 +6,10 @@ import contextlib
 import os
 import random
 import socket
+import ssl
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -31,13 +33,8 @@ from links import (
 from oracle import assert_prefix, assert_same, payload
 
 import aiozerocopy as azc
+from aiozerocopy import ReceiveStream, Relay, SendStream
 from aiozerocopy._core.binding import PORTABLE
-
-if TYPE_CHECKING:
-    import ssl
-    from pathlib import Path
-
-    from aiozerocopy import ReceiveStream, Relay, SendStream
 
 pytestmark = pytest.mark.anyio
 

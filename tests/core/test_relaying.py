@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -19,10 +21,6 @@ from aiozerocopy._core import relaying
 from aiozerocopy._core.binding import PORTABLE, ffi, lib
 from aiozerocopy._core.borrows import borrowed
 from aiozerocopy._core.relaying import Relay, open_source, relay_streams
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable
-    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 

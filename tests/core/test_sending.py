@@ -8,8 +8,10 @@ import random
 import socket
 import sys
 import threading
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -32,11 +34,6 @@ from oracle import Checker, message
 
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-    from pathlib import Path
-
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,8 @@ import select
 import sys
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import anyio
 import pytest
@@ -25,9 +26,6 @@ from aiozerocopy._core import channel, fork_and_exit, lifetime, sending
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.channel import Channel
 from aiozerocopy._core.waiter import Waiter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,9 @@ import re
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -29,10 +31,6 @@ from aiozerocopy._core import fork_and_exit, splitting
 from aiozerocopy._core.binding import PORTABLE, ffi
 from aiozerocopy._core.pipe_size import PIPE_SIZE, capacity_of, enlarge_pipe
 from aiozerocopy._core.splitting import Split, SplitterReader
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.anyio, linux_only]
 

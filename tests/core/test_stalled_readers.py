@@ -11,9 +11,10 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -24,9 +25,6 @@ from links import attempt, linux_only, submitted, until
 from oracle import poison
 
 import aiozerocopy as azc
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 pytestmark = [
     linux_only,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import gc
 import time
+from collections.abc import AsyncIterator
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from answering import Answering
@@ -17,13 +18,9 @@ from oracle import assert_same, payload, poison
 import aiozerocopy as azc
 from aiozerocopy._core import to_all
 from aiozerocopy._core.binding import IN_PROGRESS, lib
+from aiozerocopy._core.borrows import Operation, Port
 from aiozerocopy._core.channel import Channel
 from aiozerocopy._core.to_all import Row, Seat, Shared, move_to_copy
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from aiozerocopy._core.borrows import Operation, Port
 
 pytestmark = pytest.mark.anyio
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import types
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -24,11 +27,8 @@ trio_testing = pytest.importorskip("trio.testing")
 
 pytestmark = pytest.mark.anyio
 
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
 
+if TYPE_CHECKING:
     Pair = tuple[Any, Any]
     Maker = Callable[[], Awaitable[Pair]]
 

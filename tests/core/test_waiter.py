@@ -11,8 +11,9 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
@@ -25,6 +26,7 @@ from aiozerocopy._core import waiter as waiter_module
 from aiozerocopy._core.binding import PORTABLE, lib
 from aiozerocopy._core.change import Change, RemoteChange
 from aiozerocopy._core.waiter import (
+    Loop,
     _waiters,
     announce_closing,
     call_soon,
@@ -34,11 +36,6 @@ from aiozerocopy._core.waiter import (
     enter,
     runs_here,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-
-    from aiozerocopy._core.waiter import Loop
 
 pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 

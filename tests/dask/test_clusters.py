@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 import pytest
 from links import linux_only
@@ -14,8 +13,7 @@ from links import linux_only
 pytest.importorskip("distributed", reason="needs Dask")
 pytest.importorskip("numpy")
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(60)]
 

@@ -14,9 +14,10 @@ import ssl
 import struct
 import tempfile
 import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from interruption import Interruption, Lines, hit_each_line
@@ -24,6 +25,7 @@ from links import linux_only, others_wait, until
 
 pytest.importorskip("distributed", reason="needs Dask")
 np = pytest.importorskip("numpy")
+
 
 import dask  # noqa: E402
 from distributed.comm.core import CommClosedError, FatalCommClosedError, connect, listen  # noqa: E402
@@ -38,9 +40,6 @@ from aiozerocopy.dask import messages  # noqa: E402
 from aiozerocopy.dask.comm import StreamComm  # noqa: E402
 from aiozerocopy.dask.messages import memory_for, pack  # noqa: E402
 from aiozerocopy.opening import NEAR_BUFFER  # noqa: E402
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 pytestmark = [pytest.mark.anyio, linux_only]
 

@@ -16,8 +16,9 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from figures import count
@@ -27,6 +28,7 @@ from links import linux_only, until
 
 pytest.importorskip("distributed", reason="needs Dask")
 np = pytest.importorskip("numpy")
+
 
 from distributed.comm.core import CommClosedError  # noqa: E402
 from distributed.protocol.serialize import to_serialize  # noqa: E402
@@ -38,9 +40,6 @@ from aiozerocopy.dask.local import AGAIN, BY_PIPE, LARGE, PIPE, WHOLE  # noqa: E
 from aiozerocopy.dask.messages import pack  # noqa: E402
 from aiozerocopy.dask.unix import PIPES, UnixComm  # noqa: E402
 from aiozerocopy.opening import unix_stream_over  # noqa: E402
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
 
 pytestmark = [
     pytest.mark.anyio,

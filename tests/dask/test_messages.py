@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -12,14 +13,13 @@ import pytest
 pytest.importorskip("distributed", reason="needs Dask")
 np = pytest.importorskip("numpy")
 
+
 from distributed.protocol.utils import pack_frames_prelude, unpack_frames  # noqa: E402
 
 from aiozerocopy.dask import messages  # noqa: E402
 from aiozerocopy.dask.messages import NotAMessage, pack, receive_frames, unpack  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from typing_extensions import Buffer
 
 

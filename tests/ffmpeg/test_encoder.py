@@ -10,6 +10,8 @@ import os
 import re
 import signal
 import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -32,17 +34,17 @@ from links import until
 import aiozerocopy as azc
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.broadcast import ClientTooSlow
-from aiozerocopy.ffmpeg import Audio, Encoder, FFmpegError, codecs
-from aiozerocopy.ffmpeg.cutters import MKVClusters, MP4Fragments, TSPackets
+from aiozerocopy.ffmpeg import Audio, Encoder, FFmpegError, Subscription, codecs
+from aiozerocopy.ffmpeg.cutters import (
+    Cutter,
+    MKVClusters,
+    MP4Fragments,
+    Piece,
+    TSPackets,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
     from numpy.typing import NDArray
-
-    from aiozerocopy.ffmpeg import Subscription
-    from aiozerocopy.ffmpeg.cutters import Cutter, Piece
 
 pytestmark = pytest.mark.anyio
 

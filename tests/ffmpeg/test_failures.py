@@ -17,8 +17,10 @@ import sys
 import textwrap
 import threading
 import weakref
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -32,10 +34,6 @@ from links import until
 import aiozerocopy as azc
 from aiozerocopy.ffmpeg import Audio, FFmpegError, Reader, Writer, binary
 from aiozerocopy.ffmpeg import run as progress
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 

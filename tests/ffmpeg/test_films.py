@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,6 @@ from aiozerocopy.ffmpeg.colours import plan
 from aiozerocopy.frames import Colour, to_yuv420p
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from numpy.typing import NDArray
 
     Array = NDArray[np.uint8]

@@ -11,18 +11,16 @@ import functools
 import json
 import shutil
 import subprocess
+from collections.abc import Callable
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from ffmpegs import FOUND, needed
 
 from aiozerocopy.ffmpeg import Reader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import anyio
 import numpy as np
@@ -15,9 +15,6 @@ from ffmpegs import NULL, SIZE
 
 from aiozerocopy.ffmpeg import Writer
 from aiozerocopy.ffmpeg.layouts import frame_layout
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FRAMES = 3
 

@@ -10,8 +10,9 @@ import itertools
 import os
 import signal
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import anyio
 import ffmpegs
@@ -21,10 +22,6 @@ from ffmpegs import HEIGHT, SIZE, WIDTH, free_port, is_gone, is_listening
 from links import linux_only, until
 
 from aiozerocopy.ffmpeg import FFmpegError, Reader, Writer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, linux_only]
 

@@ -6,7 +6,9 @@ import contextlib
 import functools
 import os
 import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -24,9 +26,6 @@ from aiozerocopy.ffmpeg.facts import Facts, Pictures, facts_in
 from aiozerocopy.frames import Conversion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
 pytestmark = pytest.mark.anyio

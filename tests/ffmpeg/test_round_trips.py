@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from ffmpegs import frames_of
 
-from aiozerocopy.ffmpeg import Writer
+from aiozerocopy.ffmpeg import Layout, Writer
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
-
-    from aiozerocopy.ffmpeg import Layout
 
 pytestmark = pytest.mark.anyio
 

@@ -23,9 +23,10 @@ import io
 import os
 import threading
 import weakref
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,9 +35,6 @@ import scripts
 from aiozerocopy import StreamBroken
 from aiozerocopy.compat import turbopipe
 from aiozerocopy.compat.turbopipe import _DEPTH, _FdQueue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 BIG = 3 << 20  # more than a pipe of ours holds
 

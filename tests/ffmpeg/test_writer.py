@@ -11,8 +11,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import numpy as np
@@ -35,10 +37,6 @@ from tensors import CUDA, Tensor
 import aiozerocopy as azc
 from aiozerocopy.ffmpeg import Audio, FFmpegError, Reader, Status, Writer, find_ffmpeg
 from aiozerocopy.ffmpeg.run import status_in
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 

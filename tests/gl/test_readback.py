@@ -6,6 +6,7 @@ import gc
 import shutil
 import subprocess
 import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -24,8 +25,6 @@ from aiozerocopy.gl._planes import Format
 from aiozerocopy.gl._transfer import Transfer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from numpy.typing import NDArray
 
 SIZE = (64, 48)

@@ -8,13 +8,10 @@ deliberate faults of csrc/sabotage.h.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from trying import Mutant
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 TOKEN = re.compile(
     r"""

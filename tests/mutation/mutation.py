@@ -16,18 +16,14 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from mutants import mutants_of
-from trying import SURVIVORS, TESTS, Core, ends_well, judged, parser
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from trying import Mutant
+from trying import SURVIVORS, TESTS, Core, Mutant, ends_well, judged, parser
 
 CSRC, SIM = TESTS.parent / "csrc", TESTS / "sim"
 

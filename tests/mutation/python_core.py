@@ -18,17 +18,12 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from python_mutants import mutants_of
-from trying import SURVIVORS, TESTS, Core, ends_well, judged, parser
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from trying import Mutant
+from trying import SURVIVORS, TESTS, Core, Mutant, ends_well, judged, parser
 
 # (The others' survivors were never listed as a whole.  fork_and_exit.py will never be
 # here: only programs that tests start reach it.)

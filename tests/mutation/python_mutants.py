@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ast
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from trying import Mutant
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Of all that a sign can become, the one that says the least or the opposite.
 SWAPS: dict[type[ast.AST], tuple[str, str]] = {

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator
+from types import CodeType
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from types import CodeType
 
 # Of the links and loops only these: they are enough for what Python does.
 LINKS = {"asyncio": {"pipe", "unix"}, "trio": {"pipe"}}

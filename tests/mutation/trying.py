@@ -11,15 +11,13 @@ import collections
 import random
 import resource
 import subprocess
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tomllib
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from enum import Enum
 
 TESTS = Path(__file__).parents[1]
 # What nothing notices, a file for each source: harmless with a reason, or open: it

@@ -8,17 +8,12 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from . import page, results, running
-from .table import MOST, SLICES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .results import Json
-    from .table import Slice
+from .results import Json
+from .table import MOST, SLICES, Slice
 
 INTERRUPTED = 130
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+from .results import Json
 from .table import ROOT, SLICES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from .results import Json
 
 PAGES = ROOT / "docs" / "pages"
 JSON = PAGES / "proof.json"

@@ -11,17 +11,13 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from .running import FIGURES, REPORT
+from .running import FIGURES, REPORT, Run
 from .table import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from .running import Run
 
 Json = dict[str, Any]
 

@@ -12,15 +12,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from .table import SLACK, TESTS, Slice
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 SIDE_BY_SIDE = 2
 TIDY = 10.0  # seconds for a slice that was asked to end

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -13,9 +15,6 @@ from rings import SMALL, opened
 import aiozerocopy as azc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
     from aiozerocopy.shm import FanOut, Ring
 
 pytestmark = [linux_only, pytest.mark.anyio]

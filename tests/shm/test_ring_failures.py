@@ -17,9 +17,10 @@ import subprocess
 import threading
 import time
 import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
@@ -47,9 +48,6 @@ from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core.waiter import current_loop
 from aiozerocopy._net.connecting import connect_once_possible
 from aiozerocopy.shm.handshake import RING_SOCKET
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
 
 pytestmark = [linux_only, pytest.mark.anyio]
 

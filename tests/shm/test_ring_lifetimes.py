@@ -11,10 +11,11 @@ import asyncio
 import gc
 import os
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
@@ -25,12 +26,7 @@ from rings import filled, opened
 
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core import memory
-from aiozerocopy.shm import Batch
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from aiozerocopy.shm import Ring
+from aiozerocopy.shm import Batch, Ring
 
 pytestmark = linux_only
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -14,13 +16,7 @@ from links import attempt, cancelled_at, linux_only, others_wait, until
 from rings import SMALL, opened
 
 from aiozerocopy import StreamBroken, StreamClosed
-from aiozerocopy.shm import RemoteError, Rpc
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable
-    from pathlib import Path
-
-    from aiozerocopy.shm import Request, Ring
+from aiozerocopy.shm import RemoteError, Request, Ring, Rpc
 
 np = pytest.importorskip("numpy")
 pytestmark = [linux_only, pytest.mark.anyio]

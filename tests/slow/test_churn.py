@@ -6,7 +6,7 @@ import gc
 import os
 import resource
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import numpy as np
@@ -14,6 +14,8 @@ import pytest
 
 pytest.importorskip("h11")
 pytest.importorskip("wsproto")
+
+from collections.abc import AsyncIterator, Callable
 
 from links import until
 from own_threads import thread_ids
@@ -23,9 +25,6 @@ import aiozerocopy as azc
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.framing import FrameReceiver
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 pytestmark = [
     pytest.mark.anyio,

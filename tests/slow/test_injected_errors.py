@@ -16,18 +16,16 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import figures
 import pytest
 from links import linux_only, refusing
 
 from aiozerocopy._core.binding import PORTABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(4 * 3600)]
 

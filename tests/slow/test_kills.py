@@ -14,16 +14,14 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import figures
 import pytest
 from links import LENDING, linux_only, open_link
 from oracle import Checker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(3600)]
 

@@ -16,16 +16,13 @@ from __future__ import annotations
 
 import re
 import shutil
-from typing import TYPE_CHECKING
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import sabotage
 import trees
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator
-    from pathlib import Path
 
 # The tests that must catch it
 CAUGHT_BY = {

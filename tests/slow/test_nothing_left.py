@@ -18,8 +18,10 @@ import inspect
 import os
 import pkgutil
 import warnings
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -32,10 +34,6 @@ from things import HOLD_NOTHING, NEVER, SCENES, SHOWN, WARNS, echo
 
 import aiozerocopy as azc
 from aiozerocopy import broadcast, shm
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-    from pathlib import Path
 
 np = pytest.importorskip("numpy")
 pytestmark = [linux_only, pytest.mark.anyio]

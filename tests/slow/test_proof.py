@@ -10,16 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from links import is_gone, linux_only
 from proof import page, results, running
 from proof.running import run_all
 from proof.table import SLICES, TESTS, Slice
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = linux_only
 

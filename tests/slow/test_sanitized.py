@@ -14,16 +14,13 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import figures
 import pytest
 import trees
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 ALL = os.environ.get("AZC_SANITIZED") == "all"
 LEFT_OUT_OF_ALL = (

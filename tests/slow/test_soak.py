@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import sabotage
@@ -16,9 +16,6 @@ from soak.samples import Sample, grown
 from soak.ways import SHARES, shared_out
 
 from aiozerocopy._core.binding import PORTABLE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [
     linux_only,

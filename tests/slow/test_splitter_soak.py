@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
@@ -16,9 +16,6 @@ import pytest
 from links import linux_only
 
 import aiozerocopy as azc
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SEEDS = int(os.environ.get("AZC_SPLITTER_SEEDS", "40"))
 DATA = random.Random(1).randbytes(2_000_000)

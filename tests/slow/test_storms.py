@@ -8,8 +8,9 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import anyio
 import figures
@@ -18,10 +19,6 @@ from links import LENDING, linux_only, open_link, reading
 from oracle import Checker, message, poison
 
 import aiozerocopy as azc
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 # (Its own way to end a test in time is a signal, which comes from the same timer.)
 pytestmark = [

@@ -9,14 +9,11 @@ import ctypes
 import json
 import os
 import time
+from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING
 
 import anyio
 from own_threads import thread_ids
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 Sample = dict[str, float]
 

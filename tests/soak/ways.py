@@ -12,12 +12,9 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import aiozerocopy as azc
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # How many of each hundred
 SHARES = {

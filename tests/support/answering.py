@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from aiozerocopy._core.binding import lib
 from aiozerocopy._core.channel import Channel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pytest
-
-    from aiozerocopy._core.waiter import Waiter
+from aiozerocopy._core.waiter import Waiter
 
 
 class Answering:

@@ -22,8 +22,9 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import figures
@@ -43,9 +44,6 @@ from oracle import HEADER, Checker, message, poison
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core.borrows import Port
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
 
 EXAMPLES = int(os.environ.get("AZC_EXAMPLES", "0"))
 DEFAULT = 25  # for each link and loop

@@ -7,7 +7,7 @@ for, as a user would: a second sender is refused, and a close does not flush.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio._backends._asyncio as on_asyncio
@@ -21,9 +21,8 @@ try:
 except ImportError:
     on_trio = None  # type: ignore[assignment]
 
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
+import socket
+from collections.abc import Callable
 
 
 def ours(sock: socket.socket | int) -> azc.Stream:

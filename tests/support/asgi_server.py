@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,6 @@ import anyio
 from links import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from aiozerocopy.web import WebApp
 
 WEBSOCKET: dict[str, Any] = {"type": "websocket", "http_version": "1.1"}

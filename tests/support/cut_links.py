@@ -10,12 +10,9 @@ import contextlib
 import ctypes
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SERVER, CLIENT = "10.77.0.1", "10.77.0.2"
 _NEW_NETWORK = 0x40000000

@@ -11,14 +11,11 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from links import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PATIENCE = 20.0  # seconds for one to start
 POSTGRES = Path("/usr/lib/postgresql")

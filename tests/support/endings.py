@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
 
 import anyio
 from links import others_wait
 from oracle import poison
 
-if TYPE_CHECKING:
-    from aiozerocopy import SendStream
+from aiozerocopy import SendStream
 
 
 async def _abort(stream: SendStream) -> None:

@@ -10,15 +10,13 @@ import importlib.util
 import os
 import signal
 import sys
+from argparse import Namespace
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distributed import Client, LocalCluster, Scheduler, Worker
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Callable
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "render_farm.py"
 AT = 15  # frames, then it is lost

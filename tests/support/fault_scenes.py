@@ -15,10 +15,11 @@ import io
 import os
 import time
 import traceback
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -29,9 +30,6 @@ from oracle import CANARY, Checker, message, poison
 import aiozerocopy as azc
 from aiozerocopy._core import borrows
 from aiozerocopy._process import child as child_process
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 EXPECTED = (
     OSError,  # StreamBroken is one

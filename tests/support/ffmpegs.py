@@ -12,8 +12,9 @@ import shutil
 import socket
 import stat
 import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +22,6 @@ from links import free_port as free_port
 from links import is_gone as is_gone
 
 from aiozerocopy.ffmpeg import Reader, binary
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 SIZE = WIDTH, HEIGHT = 64, 48
 SHAPE = (HEIGHT, WIDTH, 3)

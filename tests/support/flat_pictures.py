@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,8 +10,6 @@ import numpy as np
 from aiozerocopy.frames import to_nv12, to_yuv420p
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     Array = NDArray[np.uint8]

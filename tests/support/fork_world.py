@@ -10,16 +10,14 @@ import ssl
 import sys
 import traceback
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import trustme
 from links import until
 from transports import Recorder
 
 from aiozerocopy import transport as azt
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
 
 BIG = 4 << 20
 SOURCE = bytes(range(256)) * (BIG // 256)

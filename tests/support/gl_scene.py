@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,6 @@ import numpy as np
 from aiozerocopy.gl import _functions as gl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from numpy.typing import NDArray
 
 # Mesa starts threads for its cache on disk whenever it likes; to the tests for leaks

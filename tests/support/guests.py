@@ -6,20 +6,17 @@ import asyncio
 import contextlib
 import socket
 import struct
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asgi_server import HTTP, WEBSOCKET, Call
 
 from aiozerocopy import web
+from aiozerocopy.broadcast import Broadcast
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from contextlib import AbstractAsyncContextManager
-
-    from aiozerocopy.broadcast import Broadcast
-
     Invite = Callable[[str], "AsgiGuest | AiohttpGuest"]
 
 STREAM = "/stream.mjpg"

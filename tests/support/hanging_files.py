@@ -15,13 +15,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SIZE = 8 << 20
 PATIENCE = 8.0  # seconds, after which a caller that hangs is let go

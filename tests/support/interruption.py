@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-    from types import FrameType
-
     from typing_extensions import Self
 
 Place = tuple[str, int, int]  # file, line, and for which time it is reached

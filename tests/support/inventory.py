@@ -7,19 +7,16 @@ import contextlib
 import gc
 import os
 import threading
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anyio
 from own_threads import TASKS, thread_ids
 
 import aiozerocopy as azc
 from aiozerocopy._core import borrows, memory
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
 
 FDS = Path("/proc/self/fd")
 PATIENCE = 2.0  # seconds for what is over at once, or never

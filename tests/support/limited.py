@@ -14,16 +14,13 @@ import os
 import resource
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import fault_scenes
 import figures
 from inventory import open_files
 from limits import limited
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 NOBODY = 65534
 ALL = os.environ.get("AZC_LIMITS") == "all"

@@ -33,11 +33,13 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 import pytest
+from anyio.abc import TaskGroup
 from oracle import Checker
 
 import aiozerocopy as azc
@@ -46,9 +48,6 @@ from aiozerocopy._core.channel import IN, OUT, OWN, Channel
 from aiozerocopy._net.tls import TLSStream, secure
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from anyio.abc import TaskGroup
     from typing_extensions import Buffer
 
 KINDS = ("pipe", "adopted", "fifo", "file", "pty", "unix", "tcp4", "tcp6", "cat")

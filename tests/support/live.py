@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from aiozerocopy.broadcast import Broadcast
-
-if TYPE_CHECKING:
-    from aiozerocopy.broadcast import Encode, Published
-    from aiozerocopy.broadcast.encodings import Encoding
+from aiozerocopy.broadcast import Broadcast, Encode, Published
+from aiozerocopy.broadcast.encodings import Encoding
 
 
 class Live(Broadcast):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import anyio
@@ -15,8 +16,6 @@ from oracle import payload, poison
 import aiozerocopy as azc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from typing_extensions import Buffer
 
 # No multiple of a page, and more than a pipe of 64 KiB or a tiny socket buffer holds.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import ssl
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    import ssl
 
 # Where CPython's object has its pointer, behind its head and the socket.
 _POINTER = object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p)

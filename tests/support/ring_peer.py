@@ -9,17 +9,14 @@ import os
 import socket
 import struct
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import anyio
 from links import attempt
 from rings import SMALL
 
 import aiozerocopy as azc
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 # csrc/azc_ring.h
 MAGIC = int.from_bytes(b"AZCRING1", "little")

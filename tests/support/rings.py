@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 import aiozerocopy as azc
 from aiozerocopy._core.binding import PORTABLE
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 if PORTABLE:  # (this skips the module of tests that imports it)
     pytest.skip("the portable build has no rings", allow_module_level=True)

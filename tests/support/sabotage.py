@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiozerocopy import _azc
 from aiozerocopy._core.binding import IN_PROGRESS
-from aiozerocopy._core.borrows import give_back
+from aiozerocopy._core.borrows import Operation, give_back
 from aiozerocopy._core.channel import Channel
 from aiozerocopy._core.failure import Failure
 from aiozerocopy._core.sending import SendStream
+from aiozerocopy._core.waiter import Waiter
 from aiozerocopy.capture import damage
-from aiozerocopy.capture.connection import Connection
-
-if TYPE_CHECKING:
-    from aiozerocopy._core.borrows import Operation
-    from aiozerocopy._core.waiter import Waiter
-    from aiozerocopy.capture.connection import Answer
+from aiozerocopy.capture.connection import Answer, Connection
 
 VARIABLE = "AZC_TEST_SABOTAGE"
 

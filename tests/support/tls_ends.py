@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Any
+import ssl
+from collections.abc import Callable
+from typing import Any
 
 from links import until
 from transports import Recorder
@@ -12,10 +14,6 @@ from wires import pair
 
 from aiozerocopy.transport.socket_transport import transport_over
 from aiozerocopy.transport.tls import TLSOptions, TLSTransport
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable
 
 Contexts = tuple["ssl.SSLContext", "ssl.SSLContext"]  # of a server and of a client
 

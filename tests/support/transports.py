@@ -6,15 +6,13 @@ import asyncio
 import contextlib
 import socket
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from links import others_wait
 
 from aiozerocopy import transport as azt
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 HOST = "127.0.0.1"
 

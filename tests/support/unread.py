@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from aiozerocopy._core.binding import IN_PROGRESS
-from aiozerocopy._core.borrows import Operation
+from aiozerocopy._core.borrows import Operation, Port
 from aiozerocopy._core.channel import OUT, OWN, Channel
-
-if TYPE_CHECKING:
-    from aiozerocopy._core.borrows import Port
 
 SIZE = 1 << 20  # more than a pipe holds
 

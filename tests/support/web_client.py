@@ -6,7 +6,9 @@ mounted below one.
 
 from __future__ import annotations
 
+import ssl
 import struct
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,19 +19,16 @@ from anyio.streams.tls import TLSStream
 from links import until
 
 import aiozerocopy as azc
+from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import h264, jpeg
 
 pytest.importorskip("h11")
 wsproto = pytest.importorskip("wsproto")
+
 from wsproto import events  # noqa: E402
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import AsyncIterator
-
     from numpy.typing import NDArray
-
-    from aiozerocopy.broadcast import Broadcast
 
 HEIGHT, WIDTH = 48, 64
 HEADER = struct.Struct("<BBBBIIIQq")  # of a picture

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 import pytest
 from links import is_trio
 
 from aiozerocopy import web
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
-
-    from aiozerocopy.broadcast import Broadcast
+from aiozerocopy.broadcast import Broadcast
 
 PREFIX = "/deep/viewer"
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import pytest
 import xvfb
 from xvfb import Painter as Painter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from xvfb import Server as Server
+from xvfb import Server as Server
 
 SIZE = WIDTH, HEIGHT = 160, 120
 COLOURS = (0xFF0000, 0x00FF00, 0x0000FF, 0xFFFFFF, 0x7840C8, 0xFAC80A)

@@ -12,11 +12,8 @@ import shutil
 import socket
 import struct
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import textwrap
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +17,6 @@ from aiozerocopy import FramePool, StreamClosed, sync
 from aiozerocopy.ffmpeg import Audio, FFmpegError, find_ffmpeg
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy.typing as npt
 
 SIZE = (160, 120)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import anyio
 import pytest
@@ -11,10 +12,6 @@ from links import error_in_thread
 
 from aiozerocopy import StreamClosed, sync
 from aiozerocopy._core.binding import PORTABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(PORTABLE, reason="the portable build has no rings")
 

@@ -8,7 +8,9 @@ import linecache
 import os
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -28,10 +30,6 @@ from links import (
 from oracle import Checker, message, poison
 
 from aiozerocopy import StreamBroken, StreamClosed, sync
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 ROOMS = ("sync",)
 PATIENCE = 5.0  # seconds for what is over at once, or never
