@@ -9,8 +9,6 @@ A comment right before it may say more:
 ``<!-- not run: why -->``    at most `NOT_RUN` of them
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

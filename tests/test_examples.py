@@ -1,7 +1,5 @@
 """Every program in examples/ does in a few seconds what it says."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

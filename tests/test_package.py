@@ -1,7 +1,5 @@
 """What a user downloads: the source archive, the wheel, and the words on failure."""
 
-from __future__ import annotations
-
 import compileall
 import os
 import pydoc

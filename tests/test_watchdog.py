@@ -1,7 +1,5 @@
 """A test that hangs, even in what cleans up after it, fails; the run goes on."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

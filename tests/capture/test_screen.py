@@ -1,7 +1,5 @@
 """The screen of a real X server: what is in its frames, and for how long."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import gc

@@ -3,8 +3,6 @@
 Exit status 2 is for what no machine could do, 1 for what failed on this one.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

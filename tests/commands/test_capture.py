@@ -1,7 +1,5 @@
 """`capture` and `serve screen`, as a user has them."""
 
-from __future__ import annotations
-
 import io
 import re
 import signal

@@ -1,7 +1,5 @@
 """The command line finds its commands and reports what is missing."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The doctor never raises, and says what lacks, what it costs and how to get it."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import importlib.util

@@ -1,7 +1,5 @@
 """What can be written on the command line, and what is said where it cannot."""
 
-from __future__ import annotations
-
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from fractions import Fraction

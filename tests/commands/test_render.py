@@ -1,7 +1,5 @@
 """From a shader to a video, by the commands `render` and `demo`."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`serve` and `view`, as two programs that find each other."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

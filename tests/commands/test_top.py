@@ -1,7 +1,5 @@
 """`publish_stats` tells what there is; `aiozerocopy top` shows it, and only looks."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The links that every clause is tested on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

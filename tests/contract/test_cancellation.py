@@ -1,7 +1,5 @@
 """Not begun: no trace.  Begun: the message completes.  The buffers are yours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """aclose sends what was accepted; abort does not; afterwards nothing goes."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An empty message is nothing on the wire, and has its turn like any other."""
 
-from __future__ import annotations
-
 import anyio
 import pytest
 from links import BIG, Link, attempt, begun, collected, reading, stuck, submitted

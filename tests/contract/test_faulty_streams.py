@@ -1,7 +1,5 @@
 """check_stream names the clause that a stream breaks: one deliberate fault in each."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

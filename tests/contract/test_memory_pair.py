@@ -3,8 +3,6 @@
 That they keep the contract: test_check_stream.py.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import anyio

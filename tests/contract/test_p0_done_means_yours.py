@@ -3,8 +3,6 @@
 The same of pages that were lent: ../core/test_lending.py.
 """
 
-from __future__ import annotations
-
 import pytest
 from links import BIG, Link, checked, collected, reading, stuck
 from oracle import CANARY, Checker, assert_same, message, poison

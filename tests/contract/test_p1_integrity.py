@@ -3,8 +3,6 @@
 One line for threads: test_threads.py; for broadcasts: ../core/test_sending.py.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 

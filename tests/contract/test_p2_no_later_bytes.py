@@ -3,8 +3,6 @@
 The same of pages that were lent: ../core/test_lending.py.
 """
 
-from __future__ import annotations
-
 import anyio
 import pytest
 from endings import ENDS, send_and_poison

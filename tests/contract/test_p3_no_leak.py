@@ -4,8 +4,6 @@ Nor after an exit: ../core/test_lifetime.py; nor when a collection frees it:
 ../core/test_finalizers.py.
 """
 
-from __future__ import annotations
-
 import contextlib
 
 import anyio

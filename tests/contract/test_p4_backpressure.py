@@ -1,7 +1,5 @@
 """P4: the memory held for an fd is bounded; senders wait."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """P5: a stalled fd delays no other fd, and not the event loop."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import anyio

@@ -3,8 +3,6 @@
 What a child says besides: ../core/test_process.py.
 """
 
-from __future__ import annotations
-
 import errno
 import threading
 

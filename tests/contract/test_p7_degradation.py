@@ -5,8 +5,6 @@ all tests (make portable-test), and ../slow/test_simulation.py with its faults; 
 pages that a kernel does not lend, ../core/test_lending.py.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

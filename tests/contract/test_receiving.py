@@ -1,7 +1,5 @@
 """What was sent arrives; a cancel loses nothing; the end is told."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Each message is contiguous; a cancel cuts between messages only."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 

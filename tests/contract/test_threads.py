@@ -1,7 +1,5 @@
 """send_from_thread: one order with all others; the thread is what waits."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """A ticket says when the buffers of a put message are the caller's again."""
 
-from __future__ import annotations
-
 import anyio
 import pytest
 from links import BIG, Link, attempt, begun, checked, others_wait, wait_for

@@ -1,7 +1,5 @@
 """Receives that begin before anybody waits for them, and are converted in C."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

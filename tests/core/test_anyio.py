@@ -1,7 +1,5 @@
 """The streams among others: anyio's wrappers, asyncio's and trio's own words."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

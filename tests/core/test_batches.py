@@ -1,7 +1,5 @@
 """`receive_exactly` fills arrays of any kind; `batches` takes many records a step."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import AsyncIterator
 from typing import Any

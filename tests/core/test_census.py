@@ -1,7 +1,5 @@
 """What the census tells of a stream or a ring that is just then being closed."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -4,8 +4,6 @@ What streams do with them is tested with the contract.  These situations are tho
 come to a stream only once in a great while.
 """
 
-from __future__ import annotations
-
 import errno
 import gc
 import os

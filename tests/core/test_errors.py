@@ -1,7 +1,5 @@
 """What an error is, what it says, and that it keeps nothing alive."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import gc

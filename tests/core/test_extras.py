@@ -1,7 +1,5 @@
 """What is missing is said in one way, with a command that works from anywhere."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -3,8 +3,6 @@
 (After each test conftest.py looks for fds that were left.)
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

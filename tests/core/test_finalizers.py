@@ -4,8 +4,6 @@ Each test is a program of its own, since what it looks for ends a process: memor
 is freed too early, a lock that nobody gives back.  `signal.alarm` ends what hangs.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 

@@ -5,8 +5,6 @@ there, opens one of its own, and leaves.  To the parent's readers that makes no
 difference.  AZC_FORKS says how often.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Which messages of a batch become one block, and where a batch is cut."""
 
-from __future__ import annotations
-
 from array import array
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A file whose file system does not answer holds up nothing but its own bytes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

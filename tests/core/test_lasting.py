@@ -4,8 +4,6 @@ A moment without fds, a peer's reset, a socket that lingers: whoever sends is to
 truth, and nobody else suffers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Forks, exits, lost numbers, two loops, signals: who owns what, and for how long."""
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import os

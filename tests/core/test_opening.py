@@ -1,7 +1,5 @@
 """Taking over fds, files and sockets; pairs of our own."""
 
-from __future__ import annotations
-
 import bz2
 import contextlib
 import errno

@@ -19,8 +19,6 @@ Most of it is the contract, and tested there (contract/), on every link:
 Here is the rest.
 """
 
-from __future__ import annotations
-
 import array
 import gc
 import logging

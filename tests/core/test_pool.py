@@ -1,7 +1,5 @@
 """FramePool: slots that come back when nobody needs them, and not before."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import threading

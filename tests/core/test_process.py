@@ -1,7 +1,5 @@
 """Children: their pipes, their last words and their end."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

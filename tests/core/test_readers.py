@@ -6,8 +6,6 @@ pages (`peer="reads"`) are for readers that read; what others splice or tee onwa
 see as it is then, but nothing else, and after a cancel only what was sent.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """One receive, step by step: what is borrowed, when it yields, and what is refused."""
 
-from __future__ import annotations
-
 import errno
 import socket
 from collections.abc import AsyncIterator

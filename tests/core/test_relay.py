@@ -1,7 +1,5 @@
 """Relays: every byte is in the sink, or still the source's, and in order."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """One relay, step by step: what it tells, who has the bytes, and why it fails."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import AsyncIterator, Awaitable

@@ -1,7 +1,5 @@
 """Whoever sends, from wherever, waits in the same line, or is refused if asked."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import random

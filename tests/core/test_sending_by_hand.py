@@ -1,7 +1,5 @@
 """One stream, step by step: its loop, the short way, what interrupts it, its end."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import gc

@@ -1,7 +1,5 @@
 """Splitter: every reader has an unbroken piece of what came, and so has the file."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import io

@@ -4,8 +4,6 @@ Every system call on such a pipe then waits for the reader, and no signal ends t
 with `peer="untrusted"` none of them is made by the event loop's thread.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """One message to many channels: what is borrowed, and from where it goes on."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import time

@@ -4,8 +4,6 @@ What C is still using when a stream ends is seldom more than microseconds old.  
 is a message on the same port, which lasts until somebody reads.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """Whole clusters of Dask over our protocols, in processes of their own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

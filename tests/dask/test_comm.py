@@ -1,7 +1,5 @@
 """Comms over our streams, one protocol beside the other, without a cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """Memory of large buffers is used again, once nobody can see what was in it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -6,8 +6,6 @@ Only its repository has them.  To run them, with the version that is installed h
     AZC_DASK_SOURCE=$PWD/distributed pytest dask/test_published.py
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

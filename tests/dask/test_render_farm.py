@@ -1,7 +1,5 @@
 """examples/render_farm.py: what is lost in the middle costs no frame."""
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess

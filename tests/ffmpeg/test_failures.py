@@ -3,8 +3,6 @@
 Nothing hangs, and no process, thread, fd or slot of a pool stays behind.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc

@@ -5,8 +5,6 @@ rates, with sound that begins earlier, B frames, edit lists, and films that are 
 What ffprobe counts is what the Reader must give.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import shutil

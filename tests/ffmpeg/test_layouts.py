@@ -1,7 +1,5 @@
 """The bytes of a frame are what FFmpeg takes for one, in every format that it knows."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

@@ -4,8 +4,6 @@ The frames are plain, each a little brighter than the one before, so that those 
 come out of H.264 tell which they are.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

@@ -14,8 +14,6 @@ The names of TurboPipe's own defects are those of its issues and of its source:
     the mapping of an OpenGL buffer is read after it is gone        TestOpenGL
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import gc

@@ -4,8 +4,6 @@ Most of it runs with the FFmpeg on PATH and with the one of imageio-ffmpeg, whic
 years apart.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -3,8 +3,6 @@
 python tests/fuzz/fuzz_python.py TARGET [options of libFuzzer] [folder]
 """
 
-from __future__ import annotations
-
 import sys
 
 import atheris

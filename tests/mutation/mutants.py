@@ -5,8 +5,6 @@ of them are sizes and times that another number would serve as well.  So are the
 deliberate faults of csrc/sabotage.h.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ compared with the original as the compiler's optimiser sees both: the same objec
 is the same program.  The rest goes on to programs with real threads on real fds.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

@@ -10,8 +10,6 @@ reaches (`reached`).  A mutant stands in a copy of the package, and has to get p
 tests that reach its line, those first that reach little else.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Small faults in a Python file, one at a time: what a typing error or a slip makes."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 from collections.abc import Iterator

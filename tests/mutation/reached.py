@@ -1,7 +1,5 @@
 """A plugin of pytest: which lines of the core each quick test reaches."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -4,8 +4,6 @@ The exit status is 1 if a mutant survives that the list does not know, or if the
 has one that does not exist any more.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import random

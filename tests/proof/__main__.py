@@ -1,7 +1,5 @@
 """Run the slices, or with ``page`` only write the page again."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import signal

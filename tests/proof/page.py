@@ -1,7 +1,5 @@
 """The page of a proof, written from its JSON alone: nothing is typed by hand."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """What a proof has found, as proof.json keeps it: from logs, reports and figures."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -4,8 +4,6 @@ A line says what begins and what ends.  Each slice is a session of processes of 
 and whatever ends the slice ends the session.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

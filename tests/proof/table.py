@@ -1,7 +1,5 @@
 """The slices of the proof.  A new one is an entry here, and nothing else."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass
 from pathlib import Path

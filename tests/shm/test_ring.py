@@ -1,7 +1,5 @@
 """aiozerocopy.shm: records through shared memory, both ends on one loop."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import sys

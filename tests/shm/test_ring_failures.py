@@ -3,8 +3,6 @@
 Nothing of it may reach beyond the ring: our side gets an exception and goes on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import itertools

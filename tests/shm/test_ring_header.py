@@ -6,8 +6,6 @@ anything at any time; ring_race.c is for the thread sanitizer.  Each is also run
 faults in the header, `MUTANTS`, and must find them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

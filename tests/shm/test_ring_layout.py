@@ -3,8 +3,6 @@
 AZC_WRITE_VECTORS=1 in the environment writes ring-layout-vectors.json anew.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -5,8 +5,6 @@ note its lines, and then once more for each of them, at which an exception comes
 what would end a process is a program of its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

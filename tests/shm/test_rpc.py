@@ -1,7 +1,5 @@
 """Rpc over two rings: answers in any order, errors, deadlines, cancels and deaths."""
 
-from __future__ import annotations
-
 import struct
 import time
 from collections.abc import AsyncIterator, Awaitable

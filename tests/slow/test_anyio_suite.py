@@ -5,8 +5,6 @@ of anyio, of the version that is installed, they run: docs/pages/anyio-and-trio.
 the commands.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -1,7 +1,5 @@
 """A thousand clients a second that come and go, and others who watch meanwhile."""
 
-from __future__ import annotations
-
 import gc
 import os
 import resource

@@ -6,8 +6,6 @@ tests/fuzz/corpus, and is tried everywhere.  The fuzzers need clang (C) and athe
 (Python); AZC_FUZZ_SECONDS=60 asks for a minute of each.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

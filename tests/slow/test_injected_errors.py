@@ -5,8 +5,6 @@ must hold then.  There are some ten thousands of cases; AZC_INJECT says how many
 run, drawn by lot (the same ones every time), or "all".
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -4,8 +4,6 @@
 has that.)  AZC_KILLS says how often, for each link.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

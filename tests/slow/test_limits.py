@@ -5,8 +5,6 @@ receiver checks what comes; then it plays it again without the limit, and must b
 of nothing.  AZC_LIMITS=all takes every step of each limit, and not only two or three.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -7,8 +7,6 @@ before; of both it looks whether the lists of survivors are up to date.
 tests/mutation/mutation.py and python_core.py say more.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform

@@ -12,8 +12,6 @@ Those that any such library has to be able to find, and their names here:
     the fd's number not compared with its file     identity
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

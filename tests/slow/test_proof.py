@@ -1,7 +1,5 @@
 """`make proof`: it runs what its table says, ends what hangs, and writes the page."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -8,8 +8,6 @@ AZC_SANITIZED=all runs all tests of streams, servers and sources that way on asy
 which takes long.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -4,8 +4,6 @@ AZC_CROWD in the environment says how many there are at most (10,000).  What is 
 the C part's own memory and work; what Python and the kernel have for each comes on top.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -12,8 +12,6 @@ simulated kernel, submitting.c makes its situations by hand, and pools.c has an 
 space of its own.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

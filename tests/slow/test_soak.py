@@ -1,7 +1,5 @@
 """The soak for some seconds; faults that it must find; what it calls growth."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 A seed always asks for the same; when each thing happens is up to the machine.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import random

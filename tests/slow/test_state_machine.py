@@ -1,7 +1,5 @@
 """Any calls in any order, on real links: see any_order.py."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

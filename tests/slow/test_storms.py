@@ -3,8 +3,6 @@
 AZC_STORM_MB says how much is sent meanwhile, over each link.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

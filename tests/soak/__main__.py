@@ -1,7 +1,5 @@
 """Runs a soak, watches its processes, and says what it has found."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

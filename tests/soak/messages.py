@@ -5,8 +5,6 @@ that of the last one, except that those which were cancelled may be missing: the
 says how many messages before it were.
 """
 
-from __future__ import annotations
-
 import oracle
 
 HEADER = oracle.HEADER  # stream, sequence, length, cancelled before; LAST

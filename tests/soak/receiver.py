@@ -5,8 +5,6 @@ there.  Of each it knows then whether the end was right: all of it came after a 
 close, and only the one who was meant to die early has not read to the end.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

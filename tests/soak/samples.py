@@ -3,8 +3,6 @@
 After a warm-up none of it may grow.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -5,8 +5,6 @@ reader, who may leave at any byte.  What a buffer held is overwritten as soon as
 ours again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

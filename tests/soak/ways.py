@@ -7,8 +7,6 @@ lent      a pipe whose reader only reads, so that    relay   a pipe, and a relay
 fifo      a FIFO in the file system
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from contextlib import AsyncExitStack

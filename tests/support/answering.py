@@ -1,7 +1,5 @@
 """Answers of C that cannot be provoked in time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -10,8 +10,6 @@ AZC_EXAMPLES=5000 asks for more, with a seed of its own each time, which it prin
 AZC_SEED repeats one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl

@@ -4,8 +4,6 @@
 for, as a user would: a second sender is refused, and a close does not flush.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

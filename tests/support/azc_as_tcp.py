@@ -4,8 +4,6 @@ Dask's tests take the classes from ``distributed.comm.tcp``.  Put there, ours mu
 its prefixes.
 """
 
-from __future__ import annotations
-
 from distributed.comm import registry, tcp
 
 from aiozerocopy.dask import tcp as over_tcp

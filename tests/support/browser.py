@@ -1,7 +1,5 @@
 """A headless Chromium, driven through the DevTools protocol over two pipes."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

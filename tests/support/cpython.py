@@ -4,8 +4,6 @@ It is given a module, what the names of the tests are to have in them, and what 
 not to have, as JSON; and prints a line of JSON: how many passed, and which failed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

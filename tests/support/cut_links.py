@@ -4,8 +4,6 @@ A socket belongs to the namespace that its thread was in when it was made, for g
 what is accepted, to the listening socket's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """A PostgreSQL and a Redis of their own for a test, from what Debian installs."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Ways in which a stream is ended while something is being sent on it."""
 
-from __future__ import annotations
-
 import contextlib
 
 import anyio

@@ -3,8 +3,6 @@
 Its arguments are what is lost, and the example's own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import os

@@ -6,8 +6,6 @@ is, the buffers are the caller's then.  What arrives is whole messages in order,
 beginning of one at most; and if nobody was told of a fault, it is all of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

@@ -4,8 +4,6 @@ It reads lines from stdin.  A scene's name: it says the pid of a process that wa
 be traced.  "go": it lets that one run, and says as JSON how it ended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import json

@@ -4,8 +4,6 @@ Tests run with the FFmpeg on PATH and with the one of imageio-ffmpeg, which are 
 apart.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

@@ -8,8 +8,6 @@ how often they were looked for: "bytes compared", "looks for leaks", "looks for 
 loops".
 """
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -3,8 +3,6 @@
 It takes whatever comes back, and connects anew when it was thrown out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import sys

@@ -1,7 +1,5 @@
 """A transport of each kind in the middle of its work, to fork under."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """What receives do at their end, held up for a test."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -5,8 +5,6 @@ It answers everything until it is told to hold: then GETATTR and FLUSH wait unti
 told otherwise, or killed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """The memory that C still has, or may have."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from aiozerocopy._core.borrows import borrowed

@@ -5,8 +5,6 @@ again all memory that it gets back, and is killed after so many seconds, whereve
 The answer is its exit status, negative for a signal.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -5,8 +5,6 @@ runs there were.  After each run under a limit the same scene is played without 
 the same process: that must be as if nothing had been.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import fcntl

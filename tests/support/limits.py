@@ -1,7 +1,5 @@
 """What this process may have, for a while."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import signal

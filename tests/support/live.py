@@ -1,7 +1,5 @@
 """A broadcast that keeps no frame: newcomers wait for the next, and slots come back."""
 
-from __future__ import annotations
-
 from aiozerocopy.broadcast import Broadcast, Encode, Published
 from aiozerocopy.broadcast.encodings import Encoding
 

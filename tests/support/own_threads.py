@@ -1,7 +1,5 @@
 """The threads of this process, those of C and of the libraries included."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What OpenSSL can do, and Python's ssl has no call for."""
 
-from __future__ import annotations
-
 import ctypes
 import ssl
 import sys

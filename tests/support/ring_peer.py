@@ -1,7 +1,5 @@
 """The other side of a ring, made by hand from docs/pages/ring-layout.md."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import mmap

@@ -1,7 +1,5 @@
 """A ring's two ends, on one loop, for tests."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Deliberate faults that tests must catch: see slow/test_negative_controls.py."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from aiozerocopy import _azc

@@ -1,7 +1,5 @@
 """Python programs in processes of their own, for what would end or disturb this one."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -5,8 +5,6 @@ It reads fd 0 into memory that it has to provide itself when the kernel first to
 first argument, then provides the memory, reads to the end, and says how much that was.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl

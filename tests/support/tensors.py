@@ -1,7 +1,5 @@
 """Tensors: arrays that give their memory by DLPack alone, as those of torch do."""
 
-from __future__ import annotations
-
 from typing import Any
 
 CUDA = 2  # DLPack's number

@@ -6,8 +6,6 @@ the same way.  `slow/test_nothing_left.py` closes them, or drops them, or loses 
 a cycle.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

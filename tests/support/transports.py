@@ -1,7 +1,5 @@
 """A transport of ours over one end of a connection, for tests."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

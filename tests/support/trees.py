@@ -1,7 +1,5 @@
 """A copy of the source and the tests, built with other settings."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

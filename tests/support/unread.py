@@ -1,7 +1,5 @@
 """A pipe that nobody reads, and a channel of ours that writes to it, for tests."""
 
-from __future__ import annotations
-
 import os
 
 from aiozerocopy._core.binding import IN_PROGRESS

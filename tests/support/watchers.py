@@ -8,8 +8,6 @@ inside of recv, into memory that stays in the cache: so cheap that two cores are
 for all.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import sys

@@ -1,7 +1,5 @@
 """The viewer under every server: ours, and what people mount it in below a prefix."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager

@@ -4,8 +4,6 @@ What is written arrives at the next turn of the loop, unless the reader has paus
 writer is paused above 64 KiB, as on a socket whose peer does not read.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from typing import Any

@@ -1,7 +1,5 @@
 """A real X server for tests, and what is drawn there."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Streams for threads: the promise, without an event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import linecache
