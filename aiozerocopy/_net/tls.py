@@ -256,7 +256,7 @@ class TLSStream(MessageStream, ByteStream):
 
     async def _hear(self) -> None:
         """Take in what the peer has sent, unless another task does meanwhile."""
-        if self.session.has_sealed() or self._answered is not None:
+        if self.session.sealed.pending or self._answered is not None:
             await self._hand_on()  # (before it takes our answer, we hear no more)
         self._received.happen()
         if self._is_hearing:
@@ -275,17 +275,16 @@ class TLSStream(MessageStream, ByteStream):
 
     def _answer(self) -> None:
         """Answer the peer, without waiting; an error is left to the next send."""
-        if self.session.has_sealed():
+        if self.session.sealed.pending:
             with contextlib.suppress(StreamBroken, StreamClosed):
                 self._answered = self._submit(self.session.take())
 
     def _keep_arrived(self) -> None:
         """Decrypt what has arrived, for the next receive, unless one is going on."""
         while not self._is_receiving and self.session.has_arrived():
-            with memoryview(bytearray(RECEIVE_SIZE)) as room:
-                if not (n := self.session.decrypt_into(room)):
-                    return
-                self._unread += room[:n]
+            if not (data := self.session.decrypt()):
+                return
+            self._unread += data
 
     def _has_unread(self) -> bool:
         """As `Stream` has it; a mere close_notify does not count."""

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+RECORD = 16 << 10  # the most that TLS puts under one seal
+AT_ONCE = 16  # records that are decrypted at once, at most
+
 _SIZED = ("GCM", "CCM", "CHACHA")  # ciphers that add the same to each record
 
 
@@ -37,17 +40,22 @@ class Session:
         server_side: bool,
         server_hostname: str | None = None,
     ) -> None:
-        self._arrived, self._sealed = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.arrived: ssl.MemoryBIO = ssl.MemoryBIO()
+        self.sealed: ssl.MemoryBIO = ssl.MemoryBIO()
         self.ssl: ssl.SSLObject = context.wrap_bio(
-            self._arrived, self._sealed, server_side, server_hostname
+            self.arrived, self.sealed, server_side, server_hostname
         )
         self.ended: bool = False
         self.said_goodbye: bool = False
         self.failure: Failure[ssl.SSLError] | None = None
         # What arrives, and what is to be sent: these are called for each piece.
-        self.feed: Callable[[Buffer], int] = self._arrived.write
-        self.take: Callable[[], bytes] = self._sealed.read
-        self._read: Callable[[int, memoryview], int] = self.ssl.read  # type: ignore[assignment]
+        self.feed: Callable[[Buffer], int] = self.arrived.write
+        self.take: Callable[[], bytes] = self.sealed.read
+        # (the methods in C, where CPython's object keeps them)
+        inner = getattr(self.ssl, "_sslobj", self.ssl)
+        self._read: Any = inner.read
+        self._write: Callable[[Buffer], int] = inner.write
+        self._inside: Callable[[], int] = inner.pending
 
     def shake(self) -> bool:
         """Go on with the handshake; is it done?
@@ -68,44 +76,64 @@ class Session:
             ssl.SSLError: nothing can be sent any more.
         """
         try:
-            self.ssl.write(piece)
+            self._write(piece)
         except ssl.SSLWantReadError:
             return False
         return True
-
-    def has_sealed(self) -> int:
-        """How many bytes are to be sent."""
-        return self._sealed.pending
 
     def has_arrived(self, beyond: int = 0) -> bool:
         """Is there something that could be decrypted?
 
         What was not looked at yet counts from more than ``beyond`` bytes on.
         """
-        return self._arrived.pending > beyond or self.ssl.pending() > 0
+        return self.arrived.pending > beyond or self._inside() > 0
+
+    def decrypt(self) -> bytes:
+        """Return the next `AT_ONCE` records of what has arrived, or less.
+
+        May set `ended` or `failure`.
+        """
+        pieces: list[bytes] = []
+        read, arrived = self._read, self.arrived
+        if self.failure is not None:
+            return b""
+        try:
+            while piece := read(RECORD):
+                pieces.append(piece)
+                if not arrived.pending or len(pieces) == AT_ONCE:
+                    break
+            else:
+                self.ended = True
+        except ssl.SSLError as error:
+            self._stopped(error)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def decrypt_into(self, room: memoryview, filled: int = 0) -> int:
         """Fill the room from there on with as much as there is; return how far.
 
         May set `ended` or `failure`.
         """
-        size, read = room.nbytes, self._read
-        arrived, inside = self._arrived, self.ssl.pending
-        while filled < size and (arrived.pending or inside()) and not self.failure:
-            try:
+        size, read, arrived = room.nbytes, self._read, self.arrived
+        if self.failure is not None or not self.has_arrived():
+            return filled
+        try:
+            while filled < size:
                 count = read(size - filled, room[filled:] if filled else room)
-            except ssl.SSLWantReadError:
-                break
-            except ssl.SSLZeroReturnError:
-                count = 0
-            except ssl.SSLError as error:
-                self.failure = Failure(error)
-                break
-            if count == 0:
-                self.ended = True
-                break
-            filled += count
+                filled += count
+                self.ended = count == 0
+                # (nothing is left inside of a record that has not filled the room)
+                if not (count and arrived.pending):
+                    break
+        except ssl.SSLError as error:
+            self._stopped(error)
         return filled
+
+    def _stopped(self, error: ssl.SSLError) -> None:
+        """What came is not a whole record, or the end, or wrong."""
+        if isinstance(error, ssl.SSLZeroReturnError):
+            self.ended = True
+        elif not isinstance(error, ssl.SSLWantReadError):
+            self.failure = Failure(error)
 
     def say_goodbye(self) -> None:
         """Seal a close_notify, once.  First decrypt all that has arrived.
@@ -113,10 +141,10 @@ class Session:
         While the peer negotiates there can be none.
         """
         if not self.said_goodbye:
-            before = self.has_sealed()
+            before = self.sealed.pending
             with contextlib.suppress(ssl.SSLError):  # at least, no answer has come
                 self.ssl.unwrap()
-            self.said_goodbye = self.has_sealed() > before
+            self.said_goodbye = self.sealed.pending > before
 
     def known(self) -> dict[str, Any]:
         """What can be told of it after the handshake."""

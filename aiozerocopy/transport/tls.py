@@ -18,11 +18,14 @@ Who owns what
     ciphertext  is made a piece at a time, and each is the wire's as soon as it is made.
                 What arrives the wire stores in `scratch`, which all connections of a
                 thread share, and OpenSSL takes a copy of it at once.  It decrypts into
-                the memory of a `BufferedProtocol`, or else into `scratch` again.
+                the memory of a `BufferedProtocol`, or else into new bytes.
 
 A signal's handler may raise between any two lines, and a piece that was taken and not
 handed on would be missing in the middle.  So a flag is set while a piece is in transit:
 finding it set means that an exception has interrupted us.
+
+What is done for each piece keeps to few calls: this Python runs between system calls
+and OpenSSL, when the processor's caches have forgotten it.
 """
 
 from __future__ import annotations
@@ -37,9 +40,9 @@ from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.change import Change
 from aiozerocopy._core.failure import Failure
-from aiozerocopy._core.pins import bytes_of
+from aiozerocopy._core.pins import bytes_of, nbytes
 from aiozerocopy._net.foreign_streams import PIECE
-from aiozerocopy._net.tls_session import Session
+from aiozerocopy._net.tls_session import RECORD, Session
 from aiozerocopy.transport.lifetime import WAS_ABORTED, WAS_CLOSED, aborted
 
 if TYPE_CHECKING:
@@ -48,7 +51,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 SCRATCH = 256 << 10
-RECORD = 16 << 10  # the most that TLS puts under one seal
 TIMEOUTS = {"handshake": 60.0, "shutdown": 30.0}  # seconds, as asyncio has them
 
 
@@ -136,6 +138,9 @@ class State(enum.Enum):
     CLOSED = enum.auto()
 
 
+SHAKING, OPEN, CLOSING, CLOSED = State
+
+
 class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
     """What a protocol gets where ``ssl=`` was given, and from `start_tls`.
 
@@ -145,6 +150,17 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
     the transport below for the rest.  A protocol whose ``eof_received`` returns true
     may go on writing; there is no `write_eof`, as in asyncio.
     """
+
+    __slots__ = (  # (as in `Lifetime`)
+        *("__weakref__", "_loop", "_options", "_session", "_scratch", "_timer"),
+        *("_wire", "_wire_is_full", "_wire_ended", "_wire_paused", "_state"),
+        *("_failure", "_unsent", "_held", "_is_out", "_is_in_transit"),
+        *("_is_delivering", "_protocol", "_is_buffered", "_ready", "_is_made"),
+        *("_is_paused", "_reading_paused", "_has_ended"),
+    )
+
+    if TYPE_CHECKING:
+        _extra: dict[str, Any]
 
     def __init__(
         self,
@@ -163,10 +179,11 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._options = options
         self._session = options.session()
+        self._scratch = scratch.memory
         self._wire: Any = None
         self._wire_is_full = self._wire_ended = False
         self._wire_paused = False  # until it is resumed, a moment later
-        self._state = State.SHAKING
+        self._state = SHAKING
         self._timer: asyncio.TimerHandle | None = None
         self._failure: Failure[BaseException] | None = None  # why it was given up
         self._unsent: Failure[OSError] | None = None  # why not all will be sent
@@ -174,21 +191,25 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._is_out = Change()  # all that was held
         self._is_in_transit = self._is_delivering = False  # a piece is, now
         # What the protocol was told.
-        self._protocol: Any = protocol
+        self.set_protocol(protocol)
         self._ready = ready
         self._is_made = is_made
         self._is_paused = self._reading_paused = self._has_ended = False
 
+    def __repr__(self) -> str:
+        below = "" if self._wire is None else f" over {self._wire!r}"
+        return f"<{type(self).__name__} {self._state.name.lower()}{below}>"
+
     # -- the transport of the protocol above --------------------------------------
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        extra: dict[str, Any] = self._extra  # type: ignore[attr-defined]
-        if name in extra or self._wire is None:
-            return extra.get(name, default)
+        if name in self._extra or self._wire is None:
+            return self._extra.get(name, default)
         return self._wire.get_extra_info(name, default)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = protocol
+        self._protocol: Any = protocol
+        self._is_buffered = isinstance(protocol, asyncio.BufferedProtocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         """The protocol that is called; None once connection_lost was."""
@@ -196,7 +217,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         return protocol
 
     def is_closing(self) -> bool:
-        return self._state in (State.CLOSING, State.CLOSED)
+        return self._state in (CLOSING, CLOSED)
 
     def is_reading(self) -> bool:
         return not self._reading_paused and not self.is_closing()
@@ -236,12 +257,19 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         Raises:
             TypeError, BufferError: no C-contiguous buffer; nothing of it was sent.
         """
-        view = bytes_of(data)
-        if view.nbytes and self.is_closing():
+        size = nbytes(data)
+        if not size:
+            return
+        if self.is_closing():
             self._unsent = self._unsent or Failure(aborted(WAS_CLOSED))
-        elif view.nbytes:
-            self._held.append(view)
-            self._send()
+            return
+        if not self._held and size <= PIECE:
+            is_plain = type(data) is bytes or type(data) is memoryview
+            if self._seal(data if is_plain else bytes_of(data)):
+                self._is_in_transit = False
+                return
+        self._held.append(bytes_of(data))
+        self._send()
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         """Write each in order, as `write` does; those that are small under one seal."""
@@ -259,7 +287,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         Raises:
             OSError: not all of it is out, nor will be; but the buffers are yours.
         """
-        while self._held:
+        while self._held or self._is_in_transit:
             await self._is_out.next()
         if self._unsent is not None:
             raise self._unsent.again()
@@ -278,10 +306,10 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
         The protocol gets nothing any more, and at the end ``connection_lost``.
         """
-        if self._state is State.SHAKING:
+        if self._state is SHAKING:
             self.abort()
-        elif self._state is State.OPEN:
-            self._state = State.CLOSING
+        elif self._state is OPEN:
+            self._state = CLOSING
             text = "SSL shutdown timed out"
             self._start_timer(self._options.leaving, TimeoutError, text)
             self._resume_wire()
@@ -289,7 +317,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close at once; what has not gone out is lost."""
-        self._state = State.CLOSED
+        self._state = CLOSED
         if self._wire is not None:
             self._wire.abort()
 
@@ -298,7 +326,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """There is a wire: begin the handshake."""
         self._wire = transport
-        if self._state is State.CLOSED:
+        if self._state is CLOSED:
             self._wire.abort()
             return
         _, high = self._wire.get_write_buffer_limits()
@@ -311,7 +339,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The wire is gone, and what was held with it."""
-        self._state = State.CLOSED
+        self._state = CLOSED
         self._stop_timer()
         if self._failure is not None:
             exc = self._failure.again()
@@ -333,12 +361,12 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the wire stores what arrives, to call `buffer_updated` at once."""
-        return scratch.memory
+        return self._scratch
 
     def buffer_updated(self, nbytes: int) -> None:
         """``nbytes`` bytes of ciphertext have arrived there."""
-        self._session.feed(scratch.memory[:nbytes])
-        if self._state is State.SHAKING:
+        self._session.feed(self._scratch[:nbytes])
+        if self._state is SHAKING:
             self._shake()
         else:
             self._take_in()
@@ -346,11 +374,11 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """The peer has ended the wire, with or without close_notify."""
         self._wire_ended = True
-        if self._state is State.SHAKING:
+        if self._state is SHAKING:
             self._fail(ConnectionResetError("the peer left during the TLS handshake"))
         else:
             self._take_in()
-        return self._state is not State.CLOSED
+        return self._state is not CLOSED
 
     def pause_writing(self) -> None:
         """The wire has enough for now; so the protocol is paused, too."""
@@ -361,7 +389,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """The wire wants more."""
         self._wire_is_full = False
         self._send()
-        if self._state is State.CLOSING:
+        if self._state is CLOSING:
             self._go_on_closing()
 
     # -- what becomes of it -------------------------------------------------------
@@ -375,8 +403,8 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._hand_on()
         if is_done:
             self._stop_timer()
-            self._extra.update(self._session.known())  # type: ignore[attr-defined]
-            self._state = State.OPEN
+            self._extra.update(self._session.known())
+            self._state = OPEN
             if not self._is_made:
                 self._is_made = True
                 self._protocol.connection_made(self)
@@ -387,30 +415,38 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
             # (later: the caller of start_tls gets this transport first)
             self._loop.call_soon(self._take_in)
 
-    def _send(self) -> None:
-        """Encrypt until nothing is held, the wire is full, or the peer negotiates."""
+    def _seal(self, piece: Buffer) -> bool:
+        """Encrypt a piece and give it to the wire, unless that is full, or the peer
+        negotiates.
+
+        Once the caller has noted that it is away, nothing is in transit any more.
+        """
+        if self._wire_is_full or not (self._state is OPEN or self._state is CLOSING):
+            return False
         try:
-            while (
-                self._held
-                and not self._wire_is_full
-                and self._state in (State.OPEN, State.CLOSING)
-            ):
-                if self._is_in_transit:
-                    raise ConnectionAbortedError("an exception interrupted a write")
-                self._is_in_transit = True
-                view = self._held[0]
-                is_last = view.nbytes <= PIECE
-                if not self._session.encrypt(view if is_last else view[:PIECE]):
-                    self._is_in_transit = False
-                    break
+            if self._is_in_transit:
+                raise ConnectionAbortedError("an exception interrupted a write")
+            self._is_in_transit = True
+            if self._session.encrypt(piece):
                 self._wire.write(self._session.take())
-                self._held.popleft()
-                if not is_last:
-                    self._held.appendleft(view[PIECE:])
-                view.release()
-                self._is_in_transit = False
+                return True
+            self._is_in_transit = False
         except Exception as error:
             self._fail(error)
+        return False
+
+    def _send(self) -> None:
+        """Encrypt as much of what is held as can be sent."""
+        while self._held:
+            view = self._held[0]
+            is_last = view.nbytes <= PIECE
+            if not self._seal(view if is_last else view[:PIECE]):
+                break
+            self._held.popleft()
+            if not is_last:
+                self._held.appendleft(view[PIECE:])
+            view.release()
+            self._is_in_transit = False
         if not self._held:
             self._is_out.happen()
         if self._held or self._is_paused:
@@ -418,11 +454,11 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _hand_on(self) -> None:
         """Give the wire what is encrypted, and what OpenSSL itself has to say."""
-        if self._session.has_sealed() and self._wire is not None:
+        if self._session.sealed.pending and self._wire is not None:
             self._wire.write(self._session.take())
 
     def _resume(self) -> None:
-        if self._state is State.OPEN and not self._reading_paused:
+        if self._state is OPEN and not self._reading_paused:
             self._take_in()
             if self.is_reading():
                 self._resume_wire()
@@ -434,48 +470,52 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _take_in(self) -> None:
         """Give the protocol what has arrived, and then the end."""
+        session = self._session
         try:
-            while self.is_reading() and self._deliver():
-                pass
-            if self.is_reading() and self._session.failure is not None:
-                self._fail(self._session.failure.again())
-            elif self.is_reading() and (self._session.ended or self._wire_ended):
-                self._end_reading()
+            while self._state is OPEN and not self._reading_paused:
+                if session.has_arrived() and self._deliver():
+                    continue
+                if session.failure is not None:
+                    self._fail(session.failure.again())
+                elif session.ended or self._wire_ended:
+                    self._end_reading()
+                break
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:
             self._complain("Fatal error: the protocol failed", error)
             self._fail(error)
-        if self._state in (State.OPEN, State.CLOSING):
+        if session.sealed.pending or self._held or self._state is not OPEN:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Send what the peer had to be heard first for, and go on closing."""
+        if self._state is OPEN or self._state is CLOSING:
             self._hand_on()
-            if self._held:  # it may have waited for the peer
+            if self._held:
                 self._send()
-        if self._state is State.CLOSING:
+        if self._state is CLOSING:
             self._go_on_closing()
 
     def _deliver(self) -> bool:
-        """Give the protocol one piece; False if there is none."""
+        """Give the protocol one piece; False if what has arrived makes none."""
         if self._is_delivering:
             raise ConnectionAbortedError("an exception interrupted a delivery")
-        if not self._session.has_arrived():
-            return False
         self._is_delivering = True
-        is_buffered = isinstance(self._protocol, asyncio.BufferedProtocol)
-        room = scratch.memory
-        if is_buffered:
-            room = memoryview(self._protocol.get_buffer(-1))
-            if not room.nbytes:
-                raise RuntimeError("get_buffer() returned an empty buffer")
-        nbytes = self._session.decrypt_into(room)
-        if not nbytes:
-            pass
-        elif is_buffered:
-            room.release()
-            self._protocol.buffer_updated(nbytes)
+        if self._is_buffered:
+            with memoryview(self._protocol.get_buffer(-1)) as room:
+                if not room.nbytes:
+                    raise RuntimeError("get_buffer() returned an empty buffer")
+                size = self._session.decrypt_into(room)
+            if size:
+                self._protocol.buffer_updated(size)
         else:
-            self._protocol.data_received(bytes(room[:nbytes]))
+            data = self._session.decrypt()
+            size = len(data)
+            if size:
+                self._protocol.data_received(data)
         self._is_delivering = False
-        return nbytes > 0
+        return size > 0
 
     def _end_reading(self) -> None:
         if not self._has_ended:
@@ -485,9 +525,9 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _go_on_closing(self) -> None:
         """Once all is out say goodbye, and once the peer has said it close the wire."""
-        while self._session.decrypt_into(scratch.memory):
+        while self._session.has_arrived() and self._session.decrypt():
             pass  # (it is dropped)
-        if self._held:
+        if self._held or self._is_in_transit:
             return
         self._session.say_goodbye()
         self._hand_on()
@@ -498,8 +538,8 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _fail(self, error: BaseException) -> None:
         """Close the connection because of this error."""
-        if self._state is not State.CLOSED:
-            self._state = State.CLOSED
+        if self._state is not CLOSED:
+            self._state = CLOSED
             self._failure = Failure(error)
             self._hand_on()  # the alert that tells the peer why
             self._wire.abort()
@@ -516,7 +556,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """Pause the protocol as long as something is held, or the wire is full."""
         is_full = self._wire_is_full or bool(self._held)
         is_told = self._is_paused is is_full or not self._is_made
-        if is_told or self._state is State.CLOSED:
+        if is_told or self._state is CLOSED:
             return
         self._is_paused = is_full
         what = "pause_writing" if is_full else "resume_writing"
