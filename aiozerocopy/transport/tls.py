@@ -129,15 +129,7 @@ def for_server(given: Any, *timeouts: float | None) -> TLSOptions | None:
     return None
 
 
-class State(enum.Enum):
-    """Where a connection stands."""
-
-    SHAKING = enum.auto()
-    OPEN = enum.auto()
-    CLOSING = enum.auto()
-    CLOSED = enum.auto()
-
-
+State = enum.Enum("State", ["SHAKING", "OPEN", "CLOSING", "CLOSED"])
 SHAKING, OPEN, CLOSING, CLOSED = State
 
 
@@ -274,9 +266,8 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         """Write each in order, as `write` does; those that are small under one seal."""
         views = [bytes_of(data) for data in list_of_data]
-        if sum(view.nbytes for view in views) <= RECORD:
-            views = [memoryview(b"".join(views))]
-        for view in views:
+        is_small = sum(map(len, views)) <= RECORD
+        for view in [b"".join(views)] if is_small else views:
             self.write(view)
 
     async def drained(self) -> None:
@@ -473,12 +464,16 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         session = self._session
         try:
             while self._state is OPEN and not self._reading_paused:
+                if self._is_delivering:
+                    raise ConnectionAbortedError("an exception interrupted a delivery")
                 if session.has_arrived() and self._deliver():
                     continue
                 if session.failure is not None:
                     self._fail(session.failure.again())
-                elif session.ended or self._wire_ended:
-                    self._end_reading()
+                elif (session.ended or self._wire_ended) and not self._has_ended:
+                    self._has_ended = True
+                    if not self._protocol.eof_received():
+                        self.close()
                 break
         except (SystemExit, KeyboardInterrupt):
             raise
@@ -499,8 +494,6 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _deliver(self) -> bool:
         """Give the protocol one piece; False if what has arrived makes none."""
-        if self._is_delivering:
-            raise ConnectionAbortedError("an exception interrupted a delivery")
         self._is_delivering = True
         if self._is_buffered:
             with memoryview(self._protocol.get_buffer(-1)) as room:
@@ -516,12 +509,6 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 self._protocol.data_received(data)
         self._is_delivering = False
         return size > 0
-
-    def _end_reading(self) -> None:
-        if not self._has_ended:
-            self._has_ended = True
-            if not self._protocol.eof_received():
-                self.close()
 
     def _go_on_closing(self) -> None:
         """Once all is out say goodbye, and once the peer has said it close the wire."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import array
 import asyncio
+import re
 import ssl
 
 import numpy as np
 import pytest
 from links import until
 from oracle import POISON, assert_prefix, assert_same, payload, poison
-from tls_ends import Contexts, Ends, quiet
+from tls_ends import Contexts, Ends, quiet, sockets
 from transports import Filler
 
 pytestmark = pytest.mark.anyio
@@ -88,6 +89,19 @@ async def test_what_is_known(tls: Contexts) -> None:
     with pytest.raises(NotImplementedError, match="close"):
         ends.client.transport.write_eof()
     assert ends.client.transport.get_protocol() is ends.client
+
+
+async def test_repr_tells_what_is_below(tls: Contexts) -> None:
+    ends = Ends(tls, connect=sockets)
+    assert repr(ends.lower) == "<TLSTransport shaking>"
+    await ends.shake()
+    assert re.fullmatch(
+        r"<TLSTransport open over <SocketTransport fd=\d+ open>>", repr(ends.lower)
+    )
+    ends.lower.abort()
+    await until(ends.client.is_lost)
+    assert repr(ends.lower) == "<TLSTransport closed>"
+    await until(ends.server.is_lost)
 
 
 # ---- who owns a buffer, and for how long --------------------------------------------

@@ -43,6 +43,20 @@ async def test_close_sends_what_was_written_to_who_reads_late(tls: Contexts) -> 
     assert (ends.client.error, ends.server.error) == (None, None)
 
 
+async def test_protocol_may_close_when_it_is_paused(tls: Contexts) -> None:
+    """Inside of its write: the piece that has filled the wire is on its way."""
+    ends = await Ends(tls).shake()
+    await quiet()
+    ends.server.transport.pause_reading()
+    ends.client.pause_writing = ends.lower.close
+    ends.client.transport.write(payload(1, 100_000))
+    assert ends.lower.is_closing()
+    ends.server.transport.resume_reading()
+    await until(lambda: ends.server.is_lost() and ends.client.is_lost())
+    assert_same(ends.server.data, payload(1, 100_000))
+    assert (ends.client.error, ends.server.error) == (None, None)
+
+
 async def test_reader_that_pauses_still_gets_all_after_the_peers_end(
     tls: Contexts,
 ) -> None:

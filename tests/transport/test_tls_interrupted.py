@@ -79,6 +79,31 @@ async def test_exception_at_each_line_mixes_no_bytes(
     await hit_each_line(play, ("transport", "_net.tls"), some)
 
 
+async def test_end_after_an_interrupted_delivery_is_an_error(tls: Contexts) -> None:
+    """What the protocol may not have got must not look like all there was."""
+    ends = await Ends(tls).shake()
+    await quiet()
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+
+    def data_received(_: bytes) -> None:
+        raise KeyboardInterrupt
+
+    ends.server.data_received = data_received
+    peer = ends.lower._session
+    peer.encrypt(b"lost")
+    peer.say_goodbye()
+    sealed = peer.take()
+    ends.upper.get_buffer(-1)[: len(sealed)] = sealed
+    with pytest.raises(KeyboardInterrupt):
+        ends.upper.buffer_updated(len(sealed))
+    assert not ends.upper.eof_received()
+    await until(ends.server.is_lost)
+    assert isinstance(ends.server.error, ConnectionAbortedError)
+    assert ends.server.events == ["made", "lost"]
+    ends.lower.abort()
+    await until(ends.client.is_lost)
+
+
 @pytest.mark.parametrize("over", ["plain", "tls"])
 @pytest.mark.parametrize("end", ["close", "abort", "reset"])
 async def test_lost_connection_is_in_no_cycle(
