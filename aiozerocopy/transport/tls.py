@@ -129,8 +129,16 @@ def for_server(given: Any, *timeouts: float | None) -> TLSOptions | None:
     return None
 
 
-State = enum.Enum("State", ["SHAKING", "OPEN", "CLOSING", "CLOSED"])
-SHAKING, OPEN, CLOSING, CLOSED = State
+class State(enum.Enum):
+    """Where a connection stands."""
+
+    SHAKING = enum.auto()
+    OPEN = enum.auto()
+    CLOSING = enum.auto()
+    CLOSED = enum.auto()
+
+
+_SENDING = (State.OPEN, State.CLOSING)
 
 
 class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
@@ -175,7 +183,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._wire: Any = None
         self._wire_is_full = self._wire_ended = False
         self._wire_paused = False  # until it is resumed, a moment later
-        self._state = SHAKING
+        self._state = State.SHAKING
         self._timer: asyncio.TimerHandle | None = None
         self._failure: Failure[BaseException] | None = None  # why it was given up
         self._unsent: Failure[OSError] | None = None  # why not all will be sent
@@ -209,7 +217,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         return protocol
 
     def is_closing(self) -> bool:
-        return self._state in (CLOSING, CLOSED)
+        return self._state in (State.CLOSING, State.CLOSED)
 
     def is_reading(self) -> bool:
         return not self._reading_paused and not self.is_closing()
@@ -297,10 +305,10 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
         The protocol gets nothing any more, and at the end ``connection_lost``.
         """
-        if self._state is SHAKING:
+        if self._state is State.SHAKING:
             self.abort()
-        elif self._state is OPEN:
-            self._state = CLOSING
+        elif self._state is State.OPEN:
+            self._state = State.CLOSING
             text = "SSL shutdown timed out"
             self._start_timer(self._options.leaving, TimeoutError, text)
             self._resume_wire()
@@ -308,7 +316,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close at once; what has not gone out is lost."""
-        self._state = CLOSED
+        self._state = State.CLOSED
         if self._wire is not None:
             self._wire.abort()
 
@@ -317,7 +325,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """There is a wire: begin the handshake."""
         self._wire = transport
-        if self._state is CLOSED:
+        if self._state is State.CLOSED:
             self._wire.abort()
             return
         _, high = self._wire.get_write_buffer_limits()
@@ -330,7 +338,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The wire is gone, and what was held with it."""
-        self._state = CLOSED
+        self._state = State.CLOSED
         self._stop_timer()
         if self._failure is not None:
             exc = self._failure.again()
@@ -357,7 +365,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """``nbytes`` bytes of ciphertext have arrived there."""
         self._session.feed(self._scratch[:nbytes])
-        if self._state is SHAKING:
+        if self._state is State.SHAKING:
             self._shake()
         else:
             self._take_in()
@@ -365,11 +373,11 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """The peer has ended the wire, with or without close_notify."""
         self._wire_ended = True
-        if self._state is SHAKING:
+        if self._state is State.SHAKING:
             self._fail(ConnectionResetError("the peer left during the TLS handshake"))
         else:
             self._take_in()
-        return self._state is not CLOSED
+        return self._state is not State.CLOSED
 
     def pause_writing(self) -> None:
         """The wire has enough for now; so the protocol is paused, too."""
@@ -380,7 +388,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """The wire wants more."""
         self._wire_is_full = False
         self._send()
-        if self._state is CLOSING:
+        if self._state is State.CLOSING:
             self._go_on_closing()
 
     # -- what becomes of it -------------------------------------------------------
@@ -395,7 +403,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if is_done:
             self._stop_timer()
             self._extra.update(self._session.known())
-            self._state = OPEN
+            self._state = State.OPEN
             if not self._is_made:
                 self._is_made = True
                 self._protocol.connection_made(self)
@@ -412,7 +420,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
         Once the caller has noted that it is away, nothing is in transit any more.
         """
-        if self._wire_is_full or not (self._state is OPEN or self._state is CLOSING):
+        if self._wire_is_full or self._state not in _SENDING:
             return False
         try:
             if self._is_in_transit:
@@ -449,7 +457,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._wire.write(self._session.take())
 
     def _resume(self) -> None:
-        if self._state is OPEN and not self._reading_paused:
+        if self._state is State.OPEN and not self._reading_paused:
             self._take_in()
             if self.is_reading():
                 self._resume_wire()
@@ -463,7 +471,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """Give the protocol what has arrived, and then the end."""
         session = self._session
         try:
-            while self._state is OPEN and not self._reading_paused:
+            while self._state is State.OPEN and not self._reading_paused:
                 if self._is_delivering:
                     raise ConnectionAbortedError("an exception interrupted a delivery")
                 if session.has_arrived() and self._deliver():
@@ -480,16 +488,16 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         except BaseException as error:
             self._complain("Fatal error: the protocol failed", error)
             self._fail(error)
-        if session.sealed.pending or self._held or self._state is not OPEN:
+        if session.sealed.pending or self._held or self._state is not State.OPEN:
             self._settle()
 
     def _settle(self) -> None:
         """Send what the peer had to be heard first for, and go on closing."""
-        if self._state is OPEN or self._state is CLOSING:
+        if self._state in _SENDING:
             self._hand_on()
             if self._held:
                 self._send()
-        if self._state is CLOSING:
+        if self._state is State.CLOSING:
             self._go_on_closing()
 
     def _deliver(self) -> bool:
@@ -525,8 +533,8 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _fail(self, error: BaseException) -> None:
         """Close the connection because of this error."""
-        if self._state is not CLOSED:
-            self._state = CLOSED
+        if self._state is not State.CLOSED:
+            self._state = State.CLOSED
             self._failure = Failure(error)
             self._hand_on()  # the alert that tells the peer why
             self._wire.abort()
@@ -543,7 +551,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """Pause the protocol as long as something is held, or the wire is full."""
         is_full = self._wire_is_full or bool(self._held)
         is_told = self._is_paused is is_full or not self._is_made
-        if is_told or self._state is CLOSED:
+        if is_told or self._state is State.CLOSED:
             return
         self._is_paused = is_full
         what = "pause_writing" if is_full else "resume_writing"
