@@ -6,7 +6,9 @@ A `Crowd` has a `Guest` for every connection of a server.  The states of a guest
     seated  it is served, and nobody takes its place
     left    or was sent away, by a cancel of its scope
 A newcomer for whom there is no room takes the place of a guest that waits: of the
-address with the most of these, the first that came.  Sets of guests are weak: a guest
+address with the most of these, the first that came.  To send one away and to take
+another costs much more than to refuse it, so while there is no room an address may come
+only so often (`Pace`).  Sets of guests are weak: a guest
 lives as long as its task, even if a signal's exception keeps it from being removed.
 
 The token's wire format: ``AZCT``, the token's length (16 bits, little-endian), the
@@ -17,6 +19,7 @@ and closes after a no.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hmac
 import ipaddress
 import itertools
@@ -45,6 +48,10 @@ if TYPE_CHECKING:
 
 ADMISSION_SECONDS = 5.0  # from accept until all is shown; until a whole request, too
 CONNECTIONS = 1024  # at a time
+# While a server is full, clients of one address may come, or ask again:
+AT_ONCE = 100  # times, and then
+A_SECOND = 10
+MOST_PACES = 4096  # addresses that are remembered for that
 LOG_SECONDS = 60.0  # between two lines of one kind about refused clients
 MAX_TOKEN = 1024
 _TOKEN = struct.Struct("<4sH")
@@ -66,6 +73,28 @@ class NotAdmitted(Exception):
 _NUMBERS = itertools.count()
 
 
+class Pace:
+    """Counts events, to limit their rate: so many at once, so many a second then."""
+
+    def __init__(self, at_once: int, a_second: float) -> None:
+        self._each = 1 / a_second
+        self._credit = at_once * self._each
+        self._due = -math.inf  # when the next event would be, at the rate allowed
+
+    def count(self, now: float) -> float:
+        """Count an event; return by how many seconds it was too early, or 0."""
+        self._due = max(self._due, now - self._credit) + self._each
+        return max(0.0, self._due - now)
+
+    def allows(self, now: float) -> bool:
+        """Count an event, unless it is too early."""
+        return self._due + self._each <= now and self.count(now) == 0
+
+    def is_rested(self, now: float) -> bool:
+        """Is this as good as a new one?"""
+        return self._due <= now - self._credit
+
+
 class Guest:
     """A connection to a server; cancel its ``scope`` to end it."""
 
@@ -82,7 +111,7 @@ class Crowd:
 
     Guests of one address (of IPv6, of its first 64 bits) have at most ``share`` of the
     seats, half of them by default.  This machine's own addresses are not limited so,
-    since a proxy may connect from there.
+    since a proxy may connect from there.  The same is true of their `Pace`.
     """
 
     def __init__(
@@ -91,8 +120,10 @@ class Crowd:
         self.limit: float = math.inf if limit is None else limit
         self._share = max(self.limit / 2, 1) if share is None else share
         self._room = self.limit if room is None else room
+        self._guests: WeakSet[Guest] = WeakSet()
         self._waiting = _ByShare()
         self._seats = _ByShare()
+        self._paces: dict[str, Pace] = {}
 
     @property
     def seated(self) -> int:
@@ -102,11 +133,41 @@ class Crowd:
     @property
     def is_full(self) -> bool:
         """Is there no room for one more?"""
-        return self._seats.count() + self._waiting.count() >= self._room
+        return len(self._guests) >= self._room
+
+    def comes_too_often(self, address: str) -> bool:
+        """Count a client from there, while there is no room; or is it one too many?"""
+        now = time.monotonic()
+        pace = self._pace(share_of(address), now)
+        return pace is not None and not pace.allows(now)
+
+    def delay(self, guest: Guest) -> float:
+        """Count another request; return the seconds that it has to wait."""
+        if not self.is_full:
+            return 0.0
+        now = time.monotonic()
+        pace = self._pace(guest.share, now)
+        return 0.0 if pace is None else pace.count(now)
+
+    def _pace(self, share: str, now: float) -> Pace | None:
+        if not share:
+            return None
+        found = self._paces.get(share)
+        if found is None:
+            if len(self._paces) >= MOST_PACES:
+                busy = {
+                    share: pace
+                    for share, pace in self._paces.items()
+                    if not pace.is_rested(now)
+                }
+                self._paces = busy if len(busy) < MOST_PACES else {}
+            found = self._paces[share] = Pace(AT_ONCE, A_SECOND)
+        return found
 
     def enter(self, address: str) -> Guest:
         """Let a client wait that came from this address ("" for a Unix socket's)."""
         guest = Guest(address)
+        self._guests.add(guest)
         self._waiting.add(guest)
         return guest
 
@@ -125,6 +186,7 @@ class Crowd:
         self._waiting.add(guest)
 
     def leave(self, guest: Guest) -> None:
+        self._guests.discard(guest)
         self._seats.remove(guest)
         self._waiting.remove(guest)
 
@@ -155,6 +217,7 @@ class _ByShare(dict[str, "WeakSet[Guest]"]):
                 del self[guest.share]
 
 
+@functools.lru_cache(MOST_PACES)
 def share_of(address: str) -> str:
     """Which share of the seats an address has, by its name; "" if it has none."""
     try:

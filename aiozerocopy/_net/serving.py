@@ -57,12 +57,15 @@ if TYPE_CHECKING:
 
 GRACE = 5.0  # seconds that handlers have to finish when the server closes
 BACKLOG = 1024
-BURST = 64  # clients accepted before other tasks run
+BURST = 64  # clients let in before other tasks run
+LOOKS = 256  # clients accepted before other tasks run; to refuse one takes less
 PAUSE = 0.1  # seconds without accepting, when there are no fds or no memory
+BREATH = 0.01  # the same after some were refused, so that many are refused at once
 
 log = logging.getLogger("aiozerocopy")
 
 _NO_FRAMES = "its frames cannot be taken"
+_TOO_OFTEN = "the server is full, and its address comes too often"
 _FULL = "all places are taken, or those of its address"
 
 _PEER_LEFT = (
@@ -293,7 +296,9 @@ class Server(Service):
     async def _accept(self, listener: Listener, clients: TaskGroup) -> None:
         while True:
             await anyio.wait_readable(listener.sock)
-            for _ in range(BURST):
+            refused = self._refusals.count
+            let_in = 0
+            for _ in range(LOOKS):
                 accepted = await self._accept_one(listener.sock)
                 if accepted is None:
                     break
@@ -306,10 +311,18 @@ class Server(Service):
                     connection = _Connection(stream, guest)
                 self._connections[id(connection)] = connection
                 clients.start_soon(self._serve_client, connection)
+                let_in += 1
+                if let_in == BURST:
+                    break
+            if self._refusals.count != refused:
+                await anyio.sleep(BREATH)
 
     def _let_in(self, address: str) -> Guest | None:
         """The new client as a guest; None if there is no room for it."""
         if self._crowd.is_full:
+            if self._crowd.comes_too_often(address):
+                self._refusals.note(address, _TOO_OFTEN)
+                return None
             other = self._crowd.make_room()
             if other is None:
                 self._refusals.note(address, _FULL)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import anyio
 
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy._net.admission import Pace
 from aiozerocopy._net.foreign_streams import PIECE, MessageStream
 
 if TYPE_CHECKING:
@@ -111,17 +112,15 @@ async def first_to_end(*waits: Callable[[], Awaitable[object]]) -> int:
     return ended[0]
 
 
-class Talk:
+class Talk(Pace):
     """Counts what one viewer says, to limit its rate."""
 
     def __init__(self) -> None:
-        self._allowed_at = 0.0  # when the next event would be, at the rate allowed
+        super().__init__(MAX_EVENTS, EVENTS_A_SECOND)
 
     def is_too_fast(self) -> bool:
         """Count an event."""
-        now, each = anyio.current_time(), 1 / EVENTS_A_SECOND
-        self._allowed_at = max(self._allowed_at, now - MAX_EVENTS * each) + each
-        return self._allowed_at > now
+        return self.count(anyio.current_time()) > 0
 
 
 def as_it_is(buffers: Sequence[Buffer]) -> Sequence[Buffer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,10 +25,9 @@ from aiozerocopy.web.settings import MODES, PATIENCE, VIEWERS, check
 from aiozerocopy.web.site import Site
 
 if TYPE_CHECKING:
-    import contextlib
     import os
     import ssl
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from aiozerocopy._net.admission import Guest
     from aiozerocopy.broadcast import Broadcast
@@ -186,6 +186,8 @@ class WebServer(Service):
         try:
             while (request := await self._next_request(http)) is not None:
                 await self._answer(http, request)
+                if delay := self._site.modes.crowd.delay(http.guest):
+                    await self._pause(delay)
         except Refused as refusal:
             await http.refuse(refusal)
 
@@ -193,13 +195,23 @@ class WebServer(Service):
         """None at the end; the server's end waits for no idle connection."""
         if self._closing:
             return None
+        with self._waiting():
+            return await http.next_request()
+        return None
+
+    async def _pause(self, seconds: float) -> None:
+        with self._waiting():
+            await anyio.sleep(seconds)
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """A block that the server's end does not wait for."""
         with anyio.CancelScope() as scope:
             self._idle.add(scope)
             try:
-                return await http.next_request()
+                yield
             finally:
                 self._idle.discard(scope)
-        return None
 
     async def _answer(self, http: HttpConnection, request: Request) -> None:
         """Raises: Refused."""

@@ -11,6 +11,7 @@ import re
 import socket
 import stat
 import struct
+import time
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
@@ -615,6 +616,50 @@ async def test_an_address_has_its_share(share: int | None, count: int) -> None:
                 crowd.enter_context(connect("127.0.0.1"))
             await until(lambda: server.connections == 4)
         await until(lambda: server.connections == 0)
+
+
+async def test_a_full_server_sees_an_address_only_so_often(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is refused at once; others, and this machine's own, still make room."""
+    monkeypatch.setattr(admission, "AT_ONCE", 3)
+    monkeypatch.setattr(admission, "A_SECOND", 1e-6)
+
+    def connect(host: str) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", server.port), 5, (host, 0))
+
+    def is_refused(count: int) -> bool:
+        return server.refused == count
+
+    async with azc.serve_tcp(echo, max_connections=2, token="a") as server:
+        with contextlib.ExitStack() as crowd:
+            hosts = ["127.0.0.7"] * 8 + ["127.0.0.8"] + ["127.0.0.1"] * 9
+            for number, host in enumerate(hosts, 1):
+                crowd.enter_context(connect(host))
+                await until(partial(is_refused, max(0, number - 2)))
+            too_often, other = caplog.messages[1], caplog.messages[0]
+            assert other == "refused 127.0.0.7: it only waited, and others came"
+            assert too_often == f"refused 127.0.0.7: {serving._TOO_OFTEN}"
+            crowd.close()
+        await until(lambda: server.connections == 0)
+        assert len(server._crowd._paces) == 2
+
+
+def test_paces_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of addresses that rest, or all of them if none does."""
+    monkeypatch.setattr(admission, "MOST_PACES", 3)
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    crowd = admission.Crowd(1, None, 0)
+    for address in ("10.0.0.1", "10.0.0.2"):
+        assert not crowd.comes_too_often(address)
+    now += 60
+    assert not crowd.comes_too_often("10.0.0.3")
+    assert not crowd.comes_too_often("10.0.0.4")
+    assert list(crowd._paces) == ["10.0.0.3", "10.0.0.4"]
+    assert not crowd.comes_too_often("10.0.0.5")
+    assert not crowd.comes_too_often("10.0.0.6")
+    assert list(crowd._paces) == ["10.0.0.6"]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from wsproto import events
 
 import aiozerocopy as azc
 from aiozerocopy import web
+from aiozerocopy._net import admission
 from aiozerocopy._net.admission import Guest
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import assets, http, modes, websocket
@@ -202,6 +203,25 @@ async def test_who_says_nothing_keeps_nobody_out(
             assert to._server.refused > room
     (line,) = caplog.messages
     assert line == "refused 127.0.0.1: it only waited, and others came"
+
+
+@pytest.mark.every_loop
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.7"])
+async def test_a_full_server_answers_an_address_only_so_often(
+    hub: Broadcast, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    """The next request waits; this machine's own do not, nor does the server's end."""
+    monkeypatch.setattr(admission, "AT_ONCE", 2)
+    monkeypatch.setattr(admission, "A_SECOND", 1e-6)
+    async with web.serve(hub) as to:
+        to._site.modes.crowd._room = 1
+        answers = to._site._answers
+        where = ("127.0.0.1", to.port)
+        with socket.create_connection(where, source_address=(host, 0)) as sock:
+            sock.sendall(asking() * 8)
+            wanted = 8 if host == "127.0.0.1" else 3
+            await until(lambda: answers[200] == wanted and len(to._idle) == 1)
+    assert answers[200] == wanted
 
 
 async def test_a_request_must_come_soon(

@@ -1,0 +1,262 @@
+"""A hostile crowd, the server that it is for, and honest viewers beside it.
+
+    crowd.py serve FACE         one of `FACES`; prints its port, and a line of JSON for
+                                each line that comes: CPU seconds, and what it holds
+    crowd.py attack FACE PORT   3,200 clients from 20 addresses, which come again when
+                                they were sent away
+    crowd.py watch FACE PORT SECONDS
+                                50 viewers: prints the milliseconds that frames took,
+                                and how many did not come, and probes of ``/healthz``
+
+Hostile clients are silent, or send their request or token byte by byte, or watch
+without reading, or ask again and again.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import random
+import resource
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+from web_client import asking, upgrade
+from web_servers import PREFIX, serving
+
+import aiozerocopy as azc
+from aiozerocopy._net.frame_header import HEADER_SIZE, FrameHeader
+
+FACES = ("ours", "uvicorn", "hypercorn", "aiohttp", "tcp")
+CROWD = {"silent": 1000, "dripping": 1000, "stuck": 1000, "flooding": 200}
+VIEWERS, RATE = 50, 30  # and frames a second
+TOKEN = b"crowd"
+PAGES = 4096
+
+
+# ---- the server ---------------------------------------------------------------------
+
+
+async def publish(hub: azc.Broadcast) -> None:
+    """Frames with the time in them."""
+    async with azc.FramePool((48, 64, 3), slots=4) as pool:
+        due = time.monotonic()
+        while True:
+            with await pool.acquire() as frame:
+                struct.pack_into("<d", frame, 0, time.time())
+                await hub.publish(frame, pixel_format="rgb24")
+            due += 1 / RATE
+            await anyio.sleep(max(0.0, due - time.monotonic()))
+
+
+@contextlib.asynccontextmanager
+async def face(name: str, hub: azc.Broadcast) -> AsyncIterator[int]:
+    if name == "tcp":
+
+        async def watch(stream: azc.Stream) -> None:
+            await hub.attach(stream, policy="latest", deadline=15).wait_closed()
+
+        async with azc.serve_tcp(watch, token=TOKEN) as server:
+            yield server.port
+    else:
+        async with serving(name, hub, modes=["raw"]) as place:
+            yield place.port
+
+
+def figures(hub: azc.Broadcast) -> dict[str, float]:
+    with open("/proc/self/statm") as statm:
+        resident = int(statm.read().split()[1]) * PAGES
+    return {
+        "cpu": time.process_time(),
+        "rss": resident,
+        "fds": len(os.listdir("/proc/self/fd")),
+        "threads": threading.active_count(),
+        "frames": hub.sequence,
+        "viewers": len(hub.clients),
+    }
+
+
+async def serve(name: str) -> None:
+    async with azc.Broadcast() as hub, face(name, hub) as port:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(publish, hub)
+            print(port, flush=True)
+            while await anyio.to_thread.run_sync(sys.stdin.readline):
+                print(json.dumps(figures(hub)), flush=True)
+            tasks.cancel_scope.cancel()
+
+
+# ---- who is hostile -----------------------------------------------------------------
+
+
+def words(name: str) -> tuple[bytes, bytes]:
+    """What makes a viewer, and what a flood consists of."""
+    if name == "tcp":
+        shown = struct.pack("<4sH", b"AZCT", len(TOKEN)) + TOKEN
+        return shown, shown[:-1] + b"?"
+    prefix = "" if name == "ours" else PREFIX
+    return upgrade(f"{prefix}/raw"), asking(f"{prefix}/healthz")
+
+
+async def visit(kind: str, sock: socket.socket, name: str) -> None:
+    """Until the server has closed it, or for a minute."""
+    loop = asyncio.get_running_loop()
+    watching, flood = words(name)
+    if kind == "dripping":
+        for letter in (watching[:-1] + b"x" * 999)[:999]:
+            await loop.sock_sendall(sock, bytes([letter]))
+            await asyncio.sleep(0.5)
+    elif kind == "flooding":
+        for _ in range(50):
+            await loop.sock_sendall(sock, flood)
+            await asyncio.sleep(0.2)
+    elif kind == "stuck":
+        await loop.sock_sendall(sock, watching)
+        await asyncio.sleep(60)
+    else:
+        await loop.sock_recv(sock, 1)
+
+
+async def come_again(kind: str, address: str, name: str, port: int) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.bind((address, 0))
+            await loop.sock_connect(sock, ("127.0.0.1", port))
+            await visit(kind, sock, name)
+        await asyncio.sleep(0.5 + random.random())
+
+
+async def attack(name: str, port: int) -> None:
+    await asyncio.gather(
+        *(
+            come_again(kind, f"127.0.0.{2 + number % 20}", name, port)
+            for kind, count in CROWD.items()
+            for number in range(count)
+        )
+    )
+
+
+# ---- who is honest ------------------------------------------------------------------
+
+
+class Watch:
+    """What the viewers have seen together."""
+
+    def __init__(self, name: str, port: int, seconds: float) -> None:
+        self.name, self.port = name, port
+        self.until = time.monotonic() + seconds
+        self.delays: list[float] = []
+        self.lost = self.gone = self.probes = self.unanswered = 0
+        self.slowest = 0.0
+
+    async def view(self, number: int) -> None:
+        await asyncio.sleep(number * 0.01)
+        last = None
+        address = (f"127.0.1.{1 + number}", 0)
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.port, local_addr=address
+        )
+        writer.write(words(self.name)[0])
+        try:
+            if self.name == "tcp":
+                await reader.readexactly(1)
+            else:
+                assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+            while time.monotonic() < self.until:
+                sequence, sent = await self.frame(reader, writer)
+                self.delays.append(time.time() - sent)
+                if last is not None:
+                    self.lost += sequence - last - 1
+                last = sequence
+        except (OSError, EOFError, AssertionError) as error:
+            self.gone += 1
+            print(repr(error), file=sys.stderr)
+        writer.close()
+
+    async def frame(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[int, float]:
+        """Its number, and when it was sent."""
+        if self.name == "tcp":
+            header = FrameHeader.unpack(await reader.readexactly(HEADER_SIZE), 1 << 20)
+            pixels = await reader.readexactly(header.payload_length)
+            return header.sequence, struct.unpack_from("<d", pixels)[0]
+        while True:
+            kind, size = await reader.readexactly(2)
+            if size == 126:
+                (size,) = struct.unpack("!H", await reader.readexactly(2))
+            message = await reader.readexactly(size)
+            if kind == 0x82:
+                return struct.unpack_from("<Q", message, 16)[0], struct.unpack_from(
+                    "<d", message, 32
+                )[0]
+            if kind == 0x89:
+                pong = bytes([0x8A, 0x80 | size, 0, 0, 0, 0]) + message
+                writer.write(pong)
+
+    async def probe(self) -> None:
+        """A client that comes anew each time, as a supervisor's does."""
+        ask = words(self.name)[1].replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+        while time.monotonic() < self.until:
+            begin = time.monotonic()
+            self.probes += 1
+            try:
+                answer = await asyncio.wait_for(self.answer(ask), 5)
+                self.unanswered += b" 200 " not in answer
+            except (OSError, asyncio.TimeoutError):
+                self.unanswered += 1
+            self.slowest = max(self.slowest, time.monotonic() - begin)
+            await asyncio.sleep(0.2)
+
+    async def answer(self, ask: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.port, local_addr=("127.0.2.1", 0)
+        )
+        writer.write(ask)
+        with contextlib.closing(writer):
+            return await reader.read()
+
+    async def all(self) -> None:
+        viewers = [self.view(number) for number in range(VIEWERS)]
+        if self.name != "tcp":
+            viewers.append(self.probe())
+        await asyncio.gather(*viewers)
+        self.delays.sort()
+        told: dict[str, Any] = {
+            "frames": len(self.delays),
+            "lost": self.lost,
+            "gone": self.gone,
+            "p50": self.delays[len(self.delays) // 2] * 1000,
+            "p99": self.delays[len(self.delays) * 99 // 100] * 1000,
+            "probes": self.probes,
+            "unanswered": self.unanswered,
+            "slowest_probe": self.slowest,
+        }
+        print(json.dumps(told))
+
+
+def main() -> None:
+    logging.getLogger("aiozerocopy").setLevel(logging.CRITICAL)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    role, name, *rest = sys.argv[1:]
+    if role == "serve":
+        anyio.run(serve, name)
+    elif role == "attack":
+        asyncio.run(attack(name, int(rest[0])))
+    else:
+        asyncio.run(Watch(name, int(rest[0]), float(rest[1])).all())
+
+
+if __name__ == "__main__":
+    main()
