@@ -78,8 +78,7 @@ static ssize_t write_piece(int fd, const void *data, size_t n) {
     return take(fd, &vec, 1);
 }
 
-static ssize_t lend(int fd, sys_between *between, const struct iovec *vec,
-                    int count) {
+static ssize_t lend(int fd, sys_between *between, const struct iovec *vec, int count) {
     (void)between;
     return take(fd, vec, count);
 }
@@ -153,11 +152,11 @@ static bool is_silent(void) {
     return azc_port_take(port, 0, &event, 1) == 0;
 }
 
-#define EXPECT(token_, sent_, status_, outcome_)                               \
-    do {                                                                       \
-        azc_event it = next_event();                                           \
-        CHECK(it.token == (token_) && it.sent == (sent_));                     \
-        CHECK(it.status == (status_) && it.outcome == (outcome_));             \
+#define EXPECT(token_, sent_, status_, outcome_)                                       \
+    do {                                                                               \
+        azc_event it = next_event();                                                   \
+        CHECK(it.token == (token_) && it.sent == (sent_));                             \
+        CHECK(it.status == (status_) && it.outcome == (outcome_));                     \
     } while (0)
 
 static void close_all(void) {
@@ -179,8 +178,7 @@ static bool is_empty(void) {
 }
 
 static bool has_out(const char *text) {
-    return strlen(text) == kernel.moved &&
-           memcmp(text, kernel.out, kernel.moved) == 0;
+    return strlen(text) == kernel.moved && memcmp(text, kernel.out, kernel.moved) == 0;
 }
 
 /* A look inside, while no call runs or in one. */
@@ -400,8 +398,7 @@ static void what_has_not_begun_becomes_another(void) {
     CHECK(send_ten(1, one) == -EINPROGRESS);
     CHECK(send_bytes(2, one, 5, 1) == -EBUSY && stats().waiting == 1);
     CHECK(is_silent());
-    CHECK(azc_move_to_copy(&id, &token, 1, NULL, 10, vec, VEC_INLINE,
-                           &result) == 0);
+    CHECK(azc_move_to_copy(&id, &token, 1, NULL, 10, vec, VEC_INLINE, &result) == 0);
     CHECK(result == 1 && stats().waiting == 0);
     EXPECT(2, 0, AZC_ROOM, 0);
     drive(ALL);
@@ -528,8 +525,7 @@ static void naps_grow_until_the_reader_reads(void) {
     queue_loan(LENT);
     const azc_lender *lender = &inside()->lender;
     CHECK(ask(2 * LENT) == 0 && lender->read == 0 && lender->nap_us == 100);
-    for (int i = 1; i < 7; i++)
-        CHECK(ask(LENT) == 0 && lender->nap_us == naps[i]);
+    for (int i = 1; i < 7; i++) CHECK(ask(LENT) == 0 && lender->nap_us == naps[i]);
     CHECK(lender->read == 0);
     CHECK(ask(10) == 0 && lender->read == LENT - 10 && lender->nap_us == 50);
     CHECK(ask(10) == 0 && lender->nap_us == 100);

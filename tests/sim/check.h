@@ -7,15 +7,15 @@
 static const char *what = ""; /* is tried now */
 
 /* After the condition there may be a format, and what belongs to it. */
-#define CHECK(condition, ...)                                                  \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            fprintf(stderr, "%s:%d: not %s. %s", __FILE__, __LINE__,           \
-                    #condition, what);                                         \
-            fprintf(stderr, " " __VA_ARGS__);                                  \
-            fputc('\n', stderr);                                               \
-            _exit(1);                                                          \
-        }                                                                      \
+#define CHECK(condition, ...)                                                          \
+    do {                                                                               \
+        if (!(condition)) {                                                            \
+            fprintf(stderr, "%s:%d: not %s. %s", __FILE__, __LINE__, #condition,       \
+                    what);                                                             \
+            fprintf(stderr, " " __VA_ARGS__);                                          \
+            fputc('\n', stderr);                                                       \
+            _exit(1);                                                                  \
+        }                                                                              \
     } while (0)
 
 #endif

@@ -107,8 +107,8 @@ static int wait_for_room(int epoll, struct epoll_event *events, int max,
     waits++;
     pthread_mutex_lock(&ready.lock);
     while (ready.count && count < max)
-        events[count++] = (struct epoll_event){
-            .events = EPOLLOUT, .data.u64 = ready.who[--ready.count]};
+        events[count++] = (struct epoll_event){.events = EPOLLOUT,
+                                               .data.u64 = ready.who[--ready.count]};
     pthread_mutex_unlock(&ready.lock);
     return count ? count : real.epoll_wait(epoll, events, max, timeout_us);
 }
@@ -203,8 +203,7 @@ int main(int argc, char **argv) {
     long before = allocated;
     for (int i = 0; i < n; i++)
         CHECK(azc_open(FIRST_FD + i, AZC_OUT, &channels[i]) == 0);
-    printf("{\"channels\": %d, \"idle\": %.0f", n,
-           (double)(allocated - before) / n);
+    printf("{\"channels\": %d, \"idle\": %.0f", n, (double)(allocated - before) / n);
 
     tally then = now();
     for (int i = 0; i < n; i++) submit(i);

@@ -42,8 +42,7 @@ static void check_content(azc_split_reader *reader, const char *wanted) {
     int fd = azc_split_read_end(reader);
     CHECK(fcntl(fd, F_SETFL, 0) == 0); /* its end may follow */
     ssize_t n = read(fd, bytes, sizeof bytes);
-    CHECK(n == (ssize_t)strlen(wanted) &&
-          memcmp(bytes, wanted, (size_t)n) == 0);
+    CHECK(n == (ssize_t)strlen(wanted) && memcmp(bytes, wanted, (size_t)n) == 0);
     CHECK(read(fd, bytes, sizeof bytes) == 0);
     close(fd);
 }

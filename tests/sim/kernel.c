@@ -121,13 +121,11 @@ void pattern_fill(void *to, uint64_t stream, uint64_t offset, size_t n) {
     }
 }
 
-bool pattern_equals(const void *data, uint64_t stream, uint64_t offset,
-                    size_t n) {
+bool pattern_equals(const void *data, uint64_t stream, uint64_t offset, size_t n) {
     size_t at = pattern_start(stream, offset);
     for (size_t done = 0; done < n; at = 0) {
         size_t step = n - done < PATTERN - at ? n - done : PATTERN - at;
-        if (memcmp((const char *)data + done, pattern() + at, step))
-            return false;
+        if (memcmp((const char *)data + done, pattern() + at, step)) return false;
         done += step;
     }
     return true;
@@ -157,8 +155,7 @@ void kernel_unmark_bad(const void *from) {
 static size_t readable(const char *data, size_t n) {
     for (int i = 0; i < BAD_RANGES; i++) {
         const range *bad = &kernel.bad[i];
-        if (!bad->from || data >= bad->from + bad->n || data + n <= bad->from)
-            continue;
+        if (!bad->from || data >= bad->from + bad->n || data + n <= bad->from) continue;
         n = data >= bad->from ? 0 : (size_t)(bad->from - data);
     }
     return n;
@@ -291,8 +288,8 @@ static void linger(const sim_file *file) {
     bool is_ours = sim_self() && !kernel_is_caller(sim_self());
     bool excused = kernel_excuses.no_thread || kernel_excuses.no_memory;
     if (kernel_in_child || !file->linger) return;
-    SIM_CHECK(is_ours || excused,
-              "a close that lasts holds the program up, fd %d", file->number);
+    SIM_CHECK(is_ours || excused, "a close that lasts holds the program up, fd %d",
+              file->number);
     sim_faults[FAULT_LINGERS]++;
     sim_wait(never, NULL, file->linger);
 }
@@ -322,8 +319,7 @@ static int fake_shutdown(int fd) {
 static int poll_for_end(struct pollfd *fd) {
     const sim_flow *flow = &kernel_file(fd->fd)->flow[1];
     sim_yield();
-    if (kernel_strikes(kernel_rates.interrupted, FAULT_INTERRUPTED))
-        return -EINTR;
+    if (kernel_strikes(kernel_rates.interrupted, FAULT_INTERRUPTED)) return -EINTR;
     fd->revents = flow->ended ? POLLERR : 0;
     return flow->ended;
 }
@@ -394,19 +390,16 @@ static int breaks(sim_flow *flow, int error) {
 static int starves(sim_flow *flow) {
     kernel_progress++;
     if (!flow->starved_since) flow->starved_since = sim_now();
-    if (sim_now() - flow->starved_since > PATIENCE_MS)
-        flow->starved_long = true;
+    if (sim_now() - flow->starved_since > PATIENCE_MS) flow->starved_long = true;
     return sim_chance(512) ? -ENOBUFS : -ENOMEM;
 }
 
 /* The faults that any call can meet; 0 if it meets none. */
 static int meets_fault(sim_flow *flow) {
     if (flow->starving) return starves(flow);
-    if (kernel_strikes(kernel_rates.interrupted, FAULT_INTERRUPTED))
-        return -EINTR;
+    if (kernel_strikes(kernel_rates.interrupted, FAULT_INTERRUPTED)) return -EINTR;
     if (kernel_strikes(kernel_rates.again, FAULT_AGAIN)) return -EAGAIN;
-    if (kernel_strikes(kernel_rates.starved, FAULT_STARVED))
-        return starves(flow);
+    if (kernel_strikes(kernel_rates.starved, FAULT_STARVED)) return starves(flow);
     if (kernel_strikes(kernel_rates.broken, FAULT_BROKEN))
         return sim_chance(512) ? -EIO : -ECONNRESET;
     return 0;
@@ -487,8 +480,7 @@ ssize_t kernel_room(sim_file *file, bool waits) {
     return (ssize_t)(flow->capacity - flow->level);
 }
 
-ssize_t kernel_put(sim_file *file, const struct iovec *vec, int count,
-                   size_t n) {
+ssize_t kernel_put(sim_file *file, const struct iovec *vec, int count, size_t n) {
     ssize_t r = accept_bytes(file, vec, count, n);
     if (r > 0 && !kernel_always_ready(file)) file->flow[1].level += (size_t)r;
     return r;
@@ -504,20 +496,17 @@ static ssize_t write_bytes(sim_file *file, const struct iovec *vec, int count,
 }
 
 /* Puts n bytes of the peer's stream into the pieces. */
-static void scatter(sim_file *file, const struct iovec *vec, int count,
-                    size_t n) {
+static void scatter(sim_file *file, const struct iovec *vec, int count, size_t n) {
     sim_flow *flow = &file->flow[0];
     for (int i = 0; i < count && n; i++) {
         size_t step = vec[i].iov_len < n ? vec[i].iov_len : n;
-        pattern_fill(vec[i].iov_base, kernel_stream_of(file), flow->moved,
-                     step);
+        pattern_fill(vec[i].iov_base, kernel_stream_of(file), flow->moved, step);
         flow->moved += step;
         n -= step;
     }
 }
 
-ssize_t kernel_take(sim_file *file, const struct iovec *vec, int count,
-                    bool waits) {
+ssize_t kernel_take(sim_file *file, const struct iovec *vec, int count, bool waits) {
     sim_flow *flow = &file->flow[0];
     int error = meets_fault(flow);
     if (error == -EIO && (file->kind == TTY || file->kind == FIFO)) {
@@ -585,8 +574,7 @@ void kernel_end_move(sim_file *file, bool out, ssize_t r) {
     count_result(&file->flow[out], r);
 }
 
-static ssize_t move(int fd, const struct iovec *vec, int count, bool out,
-                    bool waits) {
+static ssize_t move(int fd, const struct iovec *vec, int count, bool out, bool waits) {
     sim_file *file = kernel_file(fd);
     bool allowed = kernel_begin_move(file, out, count);
     ssize_t r = file->stolen ? -EBADF
@@ -595,8 +583,8 @@ static ssize_t move(int fd, const struct iovec *vec, int count, bool out,
                              : kernel_take(file, vec, count, waits);
     if (file->stolen && out) fatal(&file->flow[1], -EBADF);
     kernel_end_move(file, out, r);
-    sim_trace(out ? "write fd %ld, %ld bytes: %ld" : "read fd %ld, %ld: %ld",
-              fd, (int64_t)total_of(vec, count), r);
+    sim_trace(out ? "write fd %ld, %ld bytes: %ld" : "read fd %ld, %ld: %ld", fd,
+              (int64_t)total_of(vec, count), r);
     return r;
 }
 
@@ -639,8 +627,7 @@ static ssize_t move_pipe(int fd, const struct iovec *vec, int count, bool out,
     return r;
 }
 
-static ssize_t fake_write_pipe(int fd, const struct iovec *vec, int count,
-                               int how) {
+static ssize_t fake_write_pipe(int fd, const struct iovec *vec, int count, int how) {
     if (refuses(fd, how, true)) return -EOPNOTSUPP;
     return move_pipe(fd, vec, count, true, how);
 }
@@ -657,8 +644,7 @@ static void fake_restore_sigpipe(const sys_sigpipe *state, ssize_t written) {
     SIM_CHECK(state->blocked, "SIGPIPE is restored, but was not blocked");
 }
 
-static ssize_t fake_read_pipe(int fd, const struct iovec *vec, int count,
-                              int how) {
+static ssize_t fake_read_pipe(int fd, const struct iovec *vec, int count, int how) {
     if (refuses(fd, how, false)) return -EOPNOTSUPP;
     return move_pipe(fd, vec, count, false, how);
 }
@@ -696,11 +682,9 @@ static ssize_t lend_pages(sim_file *file, const struct iovec *vec, int count) {
     return (ssize_t)n;
 }
 
-static void check_loan(const sim_file *file, const struct iovec *vec,
-                       int count) {
+static void check_loan(const sim_file *file, const struct iovec *vec, int count) {
     const sim_flow *flow = &file->flow[1];
-    SIM_CHECK(flow->may_lend, "pages are lent to any reader, fd %d",
-              file->number);
+    SIM_CHECK(flow->may_lend, "pages are lent to any reader, fd %d", file->number);
     SIM_CHECK(!flow->refused, "pages are lent though the kernel has refused");
     for (int i = 0; i < count; i++)
         SIM_CHECK(lending_is_mapped(vec[i].iov_base, vec[i].iov_len),
@@ -726,8 +710,7 @@ static ssize_t fake_lend(int fd, sys_between *between, const struct iovec *vec,
     flow->busy = false;
     count_result(flow, r);
     flow->waits += socket && r > 0 && (size_t)r < vec->iov_len;
-    sim_trace("lend fd %ld, %ld bytes: %ld", fd, (int64_t)total_of(vec, count),
-              r);
+    sim_trace("lend fd %ld, %ld bytes: %ld", fd, (int64_t)total_of(vec, count), r);
     return r;
 }
 
@@ -764,8 +747,7 @@ static ssize_t fake_unread(int fd, bool socket) {
 /* ---- sockets --------------------------------------------------------- */
 
 /* A call that stops short has met a full or empty socket. */
-static ssize_t move_on_socket(int fd, const struct iovec *vec, int count,
-                              bool out) {
+static ssize_t move_on_socket(int fd, const struct iovec *vec, int count, bool out) {
     SIM_CHECK(kernel_file(fd)->kind == SOCKET, "not a socket: %d", fd);
     ssize_t r = move(fd, vec, count, out, false);
     bool short_of = r > 0 && (uint64_t)r < total_of(vec, count);
@@ -831,8 +813,7 @@ void peer_unset_nonblock(sim_file *file) {
 
 /* ---- threads, as csrc sees them -------------------------------------- */
 
-static int fake_thread_start(pthread_t *thread, void *(*run)(void *),
-                             void *arg) {
+static int fake_thread_start(pthread_t *thread, void *(*run)(void *), void *arg) {
     int number = -1;
     if (!kernel_strikes(kernel_rates.no_thread, FAULT_NO_THREAD))
         number = sim_spawn(run, arg);
@@ -910,8 +891,8 @@ void kernel_begin(void) {
 void kernel_end(void) {
     sim_forget_numbers();
     for (int i = 0; i < kernel.count; i++)
-        SIM_CHECK(!kernel.files[i].open || kernel.files[i].stolen,
-                  "fd %d is left open", kernel.files[i].number);
+        SIM_CHECK(!kernel.files[i].open || kernel.files[i].stolen, "fd %d is left open",
+                  kernel.files[i].number);
     poller_end();
     lending_end();
     SIM_CHECK(kernel.allocated == 0, "%ld allocations are left",

@@ -152,10 +152,8 @@ void poller_end(void); /* fails if one is left open */
  * refuses for now. */
 bool kernel_begin_move(sim_file *file, bool out, int count);
 ssize_t kernel_room(sim_file *file, bool waits); /* or the -errno of the call */
-ssize_t kernel_put(sim_file *file, const struct iovec *vec, int count,
-                   size_t n);
-ssize_t kernel_take(sim_file *file, const struct iovec *vec, int count,
-                    bool waits);
+ssize_t kernel_put(sim_file *file, const struct iovec *vec, int count, size_t n);
+ssize_t kernel_take(sim_file *file, const struct iovec *vec, int count, bool waits);
 void kernel_end_move(sim_file *file, bool out, ssize_t r);
 /* The part of n bytes that is moved this time. */
 size_t kernel_cut(size_t n);
@@ -166,8 +164,7 @@ void kernel_unmark_bad(const void *from);
 
 /* What a stream of this file carries: 7 bits, so that the poison stands out. */
 void pattern_fill(void *to, uint64_t stream, uint64_t offset, size_t n);
-bool pattern_equals(const void *data, uint64_t stream, uint64_t offset,
-                    size_t n);
+bool pattern_equals(const void *data, uint64_t stream, uint64_t offset, size_t n);
 uint64_t kernel_stream_of(const sim_file *file);
 
 /* What the other side does. */

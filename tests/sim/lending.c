@@ -45,8 +45,7 @@ static void copy_loan(struct sim_flow *flow, sim_loan *loan, size_t n) {
 static void make_room(sim_flow *flow) {
     if (flow->loans_count < flow->loans_room) return;
     flow->loans_room = 2 * flow->loans_room + 8;
-    flow->loans =
-        realloc(flow->loans, (size_t)flow->loans_room * sizeof *flow->loans);
+    flow->loans = realloc(flow->loans, (size_t)flow->loans_room * sizeof *flow->loans);
     if (!flow->loans) abort();
 }
 
@@ -139,15 +138,12 @@ static void replace(const char *from, size_t n) {
 static range *range_of(const char *from, size_t n) {
     for (int i = 0; i < RANGES; i++) {
         range *it = &pages.mapped[i];
-        if (it->n && from >= it->from && from + n <= it->from + it->n)
-            return it;
+        if (it->n && from >= it->from && from + n <= it->from + it->n) return it;
     }
     return NULL;
 }
 
-bool lending_is_mapped(const void *from, size_t n) {
-    return range_of(from, n) != NULL;
-}
+bool lending_is_mapped(const void *from, size_t n) { return range_of(from, n) != NULL; }
 
 /* At a huge page's boundary, with the room that pool.c asks for to find it. */
 void *lending_map(size_t n) {

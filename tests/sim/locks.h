@@ -14,8 +14,7 @@ int sim_mutex_destroy(pthread_mutex_t *mutex, const char *name);
 int sim_mutex_lock(pthread_mutex_t *mutex, const char *name);
 int sim_mutex_unlock(pthread_mutex_t *mutex);
 pthread_t sim_thread_self(void);
-int sim_atfork(void (*prepare)(void), void (*parent)(void),
-               void (*child)(void));
+int sim_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void));
 
 #define pthread_mutex_init(mutex, attributes) sim_mutex_init(mutex, #mutex)
 #define pthread_mutex_destroy(mutex)          sim_mutex_destroy(mutex, #mutex)

@@ -240,8 +240,7 @@ static void sockets_take_turns(void) {
     sim_idle();
     check_turns(a, b);
     CHECK(file_of(fd_of(a))->arms == arms); /* they went on without epoll */
-    CHECK(world.clocks - clocks ==
-          2 * (world.rounds - rounds)); /* the pump's */
+    CHECK(world.clocks - clocks == 2 * (world.rounds - rounds)); /* the pump's */
     azc_free(a);
     azc_free(b);
 }
@@ -266,8 +265,7 @@ static void has_not_to_stop(void) { CHECK(!inside(writing)->stop_early); }
 /* Here it must ask for the loans now and then.  (A move that was stopped early does
  * not stop the next one.) */
 static void lending_pipe_has_a_budget(void) {
-    azc_id pipe = writing =
-        open_full(PIPE, AZC_OUT | AZC_OWN | AZC_READS, 3 * MIB);
+    azc_id pipe = writing = open_full(PIPE, AZC_OUT | AZC_OWN | AZC_READS, 3 * MIB);
     KERNEL_SAYS(ALL, ALL);
     scripted_meanwhile(0, stop_now);
     scripted_meanwhile(1, has_not_to_stop);
@@ -290,8 +288,7 @@ static void numbers_are_looked_at(void) {
     sim_idle();
     const call *calls = world.calls;
     const int more[] = {0, 0, 1, 1, 2};
-    CHECK(world.ncalls == 5 &&
-          calls[0].looks == 2); /* (one was at its opening) */
+    CHECK(world.ncalls == 5 && calls[0].looks == 2); /* (one was at its opening) */
     for (int i = 0; i < 5; i++) CHECK(calls[i].looks == 2 + more[i]);
     CHECK(tells(token, 0, 3 * MIB));
     drop(regular);
@@ -405,9 +402,7 @@ static void break_it(void) {
     azc__leave(channel);
 }
 
-static void close_it(void) {
-    CHECK(azc_close(writing, port, 2000) == -EINPROGRESS);
-}
+static void close_it(void) { CHECK(azc_close(writing, port, 2000) == -EINPROGRESS); }
 
 static void broken_during_a_call(void) {
     writing = open_full(SOCKET, AZC_OUT, MIB);
@@ -430,9 +425,7 @@ static void broken_during_an_attempt(void) {
     azc_free(writing);
 }
 
-static void cancel_it(void) {
-    CHECK(azc_cancel(writing, token, 0, NULL) == AZC_LATER);
-}
+static void cancel_it(void) { CHECK(azc_cancel(writing, token, 0, NULL) == AZC_LATER); }
 
 /* One move gives a pipe many pieces, and stops after the one that is being written. */
 static void stopped_within_a_move(void) {
@@ -460,8 +453,7 @@ static void batch_ends_with_what_is_in_flight(void) {
     KERNEL_SAYS(ALL);
     scripted_meanwhile(0, cancel_batch);
     world.takes_all = true;
-    CHECK(azc_sendv(writing, port, ++token, &all, 1, sizes, 3, 0) ==
-          -EINPROGRESS);
+    CHECK(azc_sendv(writing, port, ++token, &all, 1, sizes, 3, 0) == -EINPROGRESS);
     sim_idle();
     CHECK(tells(token, -ECANCELED, 0) && scripted_bytes() == 8 * KIB);
     azc_free(writing);
@@ -484,11 +476,8 @@ static azc_id source, relay;
 
 static void open_relay(void) {
     int failed;
-    azc_relay_request wanted = {.source = source,
-                                .sink = writing,
-                                .port = port,
-                                .token = 3000,
-                                .nbytes = 10};
+    azc_relay_request wanted = {
+        .source = source, .sink = writing, .port = port, .token = 3000, .nbytes = 10};
     CHECK(azc_relay_open(&wanted, &relay, &failed) == -EINPROGRESS);
     sim_idle();
 }

@@ -68,8 +68,7 @@ static bool leaves_no_room(const azc_queue *queue, uint64_t length) {
 
 static bool is_waiting(const azc_queue *queue, uint64_t token) {
     const azc_op *it = queue->first_waiting;
-    while (it && !(it->note && azc__note_token(it->note) == token))
-        it = it->next;
+    while (it && !(it->note && azc__note_token(it->note) == token)) it = it->next;
     return it != NULL;
 }
 
@@ -93,14 +92,12 @@ void op_has_room(op *it) {
     const azc_op *op = azc ? azc__queue_find(&azc->queue, it->token) : NULL;
     if (!op || !is_unsent(&azc->queue, op)) return;
     SIM_CHECK(!is_waiting(&azc->queue, it->token),
-              "operation %ld has room, but it still waits for it",
-              (long)it->token);
+              "operation %ld has room, but it still waits for it", (long)it->token);
     uint64_t unsent = unsent_before(&azc->queue, op);
     uint64_t first = unsent_of_attempts(it->channel);
-    SIM_CHECK(unsent <= first ||
-                  unsent - first + it->length <= it->channel->most,
-              "operation %ld has room, but %ld bytes are before it",
-              (long)it->token, (long)unsent);
+    SIM_CHECK(unsent <= first || unsent - first + it->length <= it->channel->most,
+              "operation %ld has room, but %ld bytes are before it", (long)it->token,
+              (long)unsent);
 }
 
 /* ---- the queue ----------------------------------------------------------- */
@@ -132,10 +129,10 @@ static void check_queue(const azc_channel *azc) {
         SIM_CHECK(azc->driving || !it->in_flight,
                   "bytes are in flight, but nobody moves any");
     }
-    SIM_CHECK(queue->ops == all && queue->waiting == waiting &&
-                  queue->bytes == bytes && queue->tail == last,
-              "a queue of %ld operations and %ld bytes has other counters",
-              (long)all, (long)bytes);
+    SIM_CHECK(queue->ops == all && queue->waiting == waiting && queue->bytes == bytes &&
+                  queue->tail == last,
+              "a queue of %ld operations and %ld bytes has other counters", (long)all,
+              (long)bytes);
     check_waiting(azc);
 }
 
@@ -301,9 +298,7 @@ void op_leaves(op *it) {
     entering[sim_self()] = inside[sim_self()] = NULL;
 }
 
-void op_is_cancelled(op *it, bool now) {
-    cancelling[sim_self()] = now ? it : NULL;
-}
+void op_is_cancelled(op *it, bool now) { cancelling[sim_self()] = now ? it : NULL; }
 
 static void release_memory(op *it) {
     if (it->slot < 0) free(it->data);
@@ -322,8 +317,7 @@ static bool is_borrowed(const op *it) {
     return borrowed || it->lost;
 }
 
-static bool is_full_of(const unsigned char *data, unsigned char byte,
-                       size_t n) {
+static bool is_full_of(const unsigned char *data, unsigned char byte, size_t n) {
     return !n || (data[0] == byte && memcmp(data, data + 1, n - 1) == 0);
 }
 
@@ -388,9 +382,8 @@ void op_goes_on(op *it, unsigned char *data) {
 
 static void check_received_alone(const op *it) {
     SIM_CHECK(it->bytes <= it->length, "more was received than there is room");
-    SIM_CHECK(
-        is_full_of(it->kept + it->bytes, UNTOUCHED, it->length - it->bytes),
-        "a byte beyond the received ones");
+    SIM_CHECK(is_full_of(it->kept + it->bytes, UNTOUCHED, it->length - it->bytes),
+              "a byte beyond the received ones");
 }
 
 /* Each port tells of ends in the order of submission.  Exempt are those that a cancel
@@ -401,8 +394,7 @@ static void check_order(op *it) {
     int *last = &it->channel->last_end[it->port][it->lent || !it->length];
     if (it->end != BY_EVENT || it->direct || it->twin || it->was_moved) return;
     if (it->status == -ECANCELED || (it->status && it->cancelling)) return;
-    SIM_CHECK(it->serial > *last, "operation %ld ends too late",
-              (long)it->token);
+    SIM_CHECK(it->serial > *last, "operation %ld ends too late", (long)it->token);
     *last = it->serial;
 }
 
@@ -412,8 +404,7 @@ static bool is_unread(const op *it) {
     if (it->slot < 0 || !it->data) return false;
     for (int i = 0; i < BORROWERS; i++) {
         const op *other = in_slot[it->slot][i];
-        if (other && other != it && !other->back &&
-            other->channel == it->channel)
+        if (other && other != it && !other->back && other->channel == it->channel)
             others += other->length;
     }
     return lending_unread(it->channel->flow, it->data, it->length) > others;
@@ -422,14 +413,12 @@ static bool is_unread(const op *it) {
 /* What has ended well, the reader has. */
 static void check_read(const op *it) {
     if (it->kind != SEND || it->status != 0 || !it->channel->lends) return;
-    SIM_CHECK(!is_unread(it), "operation %ld ends before it is read",
-              (long)it->token);
+    SIM_CHECK(!is_unread(it), "operation %ld ends before it is read", (long)it->token);
     for (int i = 0; i < it->place && !it->length; i++) {
         const op *before = it->channel->order[i];
         if (before->end || before->cancelling) continue;
         SIM_CHECK(!is_unread(before),
-                  "operation %ld ends before what it follows is read",
-                  (long)it->token);
+                  "operation %ld ends before what it follows is read", (long)it->token);
     }
 }
 
@@ -463,8 +452,8 @@ static void check_status(op *it) {
         break;
     }
     if (!channel->error) channel->error = it->status;
-    SIM_CHECK(channel->error == it->status, "error %d follows error %d",
-              it->status, channel->error);
+    SIM_CHECK(channel->error == it->status, "error %d follows error %d", it->status,
+              channel->error);
 }
 
 static void check_outcome(op *it) {
@@ -483,8 +472,7 @@ static void check_outcome(op *it) {
                   "operation %ld is said to be unknown", (long)it->token);
         break;
     case AZC_REFUSED:
-        SIM_CHECK(it->status == -EFAULT, "operation %ld is refused",
-                  (long)it->token);
+        SIM_CHECK(it->status == -EFAULT, "operation %ld is refused", (long)it->token);
         break;
     case AZC_KEPT:
         SIM_CHECK(cut_off && kernel_excuses.kept && it->lent && !it->back,
@@ -499,13 +487,11 @@ static void check_outcome(op *it) {
 /* What azc_cancel has said of it. */
 static void check_promise(const op *it) {
     bool cut = it->status == -ECANCELED || it->status == -ESHUTDOWN;
-    SIM_CHECK(!it->was_waiting ||
-                  (cut && !it->bytes && it->outcome == AZC_DROPPED),
+    SIM_CHECK(!it->was_waiting || (cut && !it->bytes && it->outcome == AZC_DROPPED),
               "operation %ld leaves a trace", (long)it->token);
-    SIM_CHECK(it->promise == NOTHING ||
-                  (it->status < 0 && it->outcome == it->promise),
-              "operation %ld: azc_cancel has said %d, its event %d",
-              (long)it->token, it->promise, it->outcome);
+    SIM_CHECK(it->promise == NOTHING || (it->status < 0 && it->outcome == it->promise),
+              "operation %ld: azc_cancel has said %d, its event %d", (long)it->token,
+              it->promise, it->outcome);
 }
 
 void op_ends(op *it, int how, const azc_event *event) {
@@ -544,8 +530,7 @@ uint64_t op_cut(const op *it, uint64_t bytes) {
 static uint64_t cut_of(const op *it) { return op_cut(it, it->bytes); }
 
 static bool was_rescued(const op *it) {
-    return it->status == -ECANCELED && it->outcome == AZC_RESCUED &&
-           it->cancelling;
+    return it->status == -ECANCELED && it->outcome == AZC_RESCUED && it->cancelling;
 }
 
 /* How much of an operation the reader may have: the first that fits the rest
@@ -585,8 +570,8 @@ static guesses guess_rescued(const op *it, uint64_t rest, bool torn) {
 static guesses guess_ended(const op *it, uint64_t rest, bool torn) {
     guesses all = {.n = {it->bytes}, .count = 1};
     /* A call on a copy may end after the operation did. */
-    if (it->status < 0 && it->outcome == AZC_UNKNOWN && torn &&
-        rest > it->bytes && rest - it->bytes <= azc__lane_bounce_size())
+    if (it->status < 0 && it->outcome == AZC_UNKNOWN && torn && rest > it->bytes &&
+        rest - it->bytes <= azc__lane_bounce_size())
         guess_rest(&all, it, rest);
     return all;
 }
@@ -607,8 +592,7 @@ static bool fits(chan *channel, int i, uint64_t at, bool torn) {
     for (int k = 0; k < all.count; k++) {
         uint64_t n = all.n[k];
         if (n > rest || (n && torn)) continue;
-        if (!pattern_equals(channel->flow->log + at, it->content, 0, n))
-            continue;
+        if (!pattern_equals(channel->flow->log + at, it->content, 0, n)) continue;
         bool whole = n == 0 || n == it->length || k < all.whole;
         if (!fits(channel, i + 1, at + n, torn || !whole)) continue;
         it->final = n;
@@ -729,8 +713,7 @@ void channel_check_stats(chan *channel) {
     }
     int r = azc_get_stats(channel->azc, &stats);
     SIM_CHECK(r == 0, "no stats");
-    SIM_CHECK(stats.bytes == flow->moved, "stats: %ld bytes",
-              (long)stats.bytes);
+    SIM_CHECK(stats.bytes == flow->moved, "stats: %ld bytes", (long)stats.bytes);
     SIM_CHECK(stats.calls == flow->calls, "stats: %ld calls, not %ld",
               (long)stats.calls, (long)flow->calls);
     SIM_CHECK(stats.lent == flow->lent, "stats: %ld lent", (long)stats.lent);
@@ -742,9 +725,8 @@ void channel_check_stats(chan *channel) {
               (long)stats.queued_bytes);
     SIM_CHECK(stats.immediate == channel->immediate, "stats: %ld immediate",
               (long)stats.immediate);
-    SIM_CHECK(!exact || stats.messages == messages,
-              "stats: %ld messages, not %ld", (long)stats.messages,
-              (long)messages);
+    SIM_CHECK(!exact || stats.messages == messages, "stats: %ld messages, not %ld",
+              (long)stats.messages, (long)messages);
     exact = exact && !kernel_excuses.kept &&
             !(channel->lends && (channel->error || channel->torn));
     SIM_CHECK(!exact || stats.rescued == rescued, "stats: %ld rescued, not %ld",

@@ -58,35 +58,34 @@ typedef struct op {
     size_t length, need;
     uint64_t ends[ENDS];
     int nends;
-    size_t bad_from; /* bytes from here on cannot be read; length: none */
-    int place;       /* in its channel's order, or -1 */
-    int serial;      /* the same, but never changes */
-    int port;        /* where its end will be told */
-    bool calling;    /* the submitting call has not returned, or not begun */
-    bool direct;     /* that call has moved bytes itself */
-    bool idle;       /* it found nothing there, and was no operation */
-    bool lent;       /* some of its pages were */
-    bool bound;      /* it is azc_send_bound, or another to the bound port: */
-    bool sizes_told; /* ... azc_set_sizes was called */
-    bool sizes_late; /* ... but azc_cancel before or meanwhile */
+    size_t bad_from;           /* bytes from here on cannot be read; length: none */
+    int place;                 /* in its channel's order, or -1 */
+    int serial;                /* the same, but never changes */
+    int port;                  /* where its end will be told */
+    bool calling;              /* the submitting call has not returned, or not begun */
+    bool direct;               /* that call has moved bytes itself */
+    bool idle;                 /* it found nothing there, and was no operation */
+    bool lent;                 /* some of its pages were */
+    bool bound;                /* it is azc_send_bound, or another to the bound port: */
+    bool sizes_told;           /* ... azc_set_sizes was called */
+    bool sizes_late;           /* ... but azc_cancel before or meanwhile */
     bool asks_room, must_wait; /* at the instant it got into the queue */
     bool has_room;             /* it was told so */
     bool cancelling;           /* azc_cancel was called for it */
     bool was_waiting;          /* ... while it had no room */
-    int promise;    /* ... which said this, when it gave the memory back */
-    bool later;     /* ... or that its event will tell */
-    uint64_t limit; /* ... and could copy so much at most */
-    bool back;      /* its memory is the caller's again */
-    bool lost;      /* its memory never will be (AZC_KEPT) */
+    int promise;               /* ... which said this, when it gave the memory back */
+    bool later;                /* ... or that its event will tell */
+    uint64_t limit;            /* ... and could copy so much at most */
+    bool back;                 /* its memory is the caller's again */
+    bool lost;                 /* its memory never will be (AZC_KEPT) */
     int end;
     int status, outcome;
     uint64_t bytes;
-    uint64_t final;      /* bytes of it that the reader has */
-    uint64_t copied;     /* if it was rescued */
-    unsigned char *kept; /* what it had received, all its memory */
-    unsigned char
-        *copy;      /* from which it is to go on, once no call is in the way */
-    bool was_moved; /* ... and perhaps did, or became another message */
+    uint64_t final;        /* bytes of it that the reader has */
+    uint64_t copied;       /* if it was rescued */
+    unsigned char *kept;   /* what it had received, all its memory */
+    unsigned char *copy;   /* from which it is to go on, once no call is in the way */
+    bool was_moved;        /* ... and perhaps did, or became another message */
     unsigned char *before; /* the memory that it had until then, poisoned */
 } op;
 
@@ -102,10 +101,10 @@ struct chan {
     bool closing;     /* azc_close or azc_free was called */
     bool close_asked; /* ... and has said that it will be closed */
     int calls;        /* sends and receives in progress */
-    bool lost;      /* its number is another channel's: it is called no more */
-    bool freed;     /* azc_free was called, */
-    bool gone;      /* ... and has returned */
-    op *order[OPS]; /* as they were submitted */
+    bool lost;        /* its number is another channel's: it is called no more */
+    bool freed;       /* azc_free was called, */
+    bool gone;        /* ... and has returned */
+    op *order[OPS];   /* as they were submitted */
     int count, serials;
     int last_end[PORTS_EVER][2]; /* of those that were copied, or lent */
     int error;

@@ -59,9 +59,8 @@ static uint8_t *filled(size_t n) {
 }
 
 static int differ(const azc_yuv *how, const char *what) {
-    printf("%s differs: %d x %d, %d bytes a pixel, %d %d %d\n", what,
-           how->width, how->height, how->pixel_bytes, how->blue_first,
-           how->interleaved, how->left);
+    printf("%s differs: %d x %d, %d bytes a pixel, %d %d %d\n", what, how->width,
+           how->height, how->pixel_bytes, how->blue_first, how->interleaved, how->left);
     return 1;
 }
 

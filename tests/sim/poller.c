@@ -62,9 +62,7 @@ int kernel_open_waker(int ends[2]) {
     return 0;
 }
 
-bool kernel_is_waker(int fd) {
-    return fd >= FIRST_WAKER && fd < FIRST_WAKER + WAKERS;
-}
+bool kernel_is_waker(int fd) { return fd >= FIRST_WAKER && fd < FIRST_WAKER + WAKERS; }
 
 static bool *signal_of(int number) {
     SIM_CHECK(kernel_is_waker(number) && polling.open[number - FIRST_WAKER],
@@ -106,8 +104,8 @@ static bool has_report(void *arg);
 
 static bool is_reported(const entry *it) {
     if (!it->used || !it->armed) return false;
-    return it->spurious || (it->inner ? has_report(it->inner)
-                                      : kernel_is_ready(it->file, it->what));
+    return it->spurious ||
+           (it->inner ? has_report(it->inner) : kernel_is_ready(it->file, it->what));
 }
 
 static bool has_report(void *arg) {
@@ -118,8 +116,7 @@ static bool has_report(void *arg) {
     return false;
 }
 
-static entry *find(azc_poller *poller, const sim_file *file,
-                   const azc_poller *inner) {
+static entry *find(azc_poller *poller, const sim_file *file, const azc_poller *inner) {
     for (int i = 0; i < ENTRIES; i++) {
         entry *it = &poller->entries[i];
         if (it->used && it->file == file && it->inner == inner) return it;
@@ -155,8 +152,7 @@ void azc__poller_abandon(azc_poller *poller) {
 void azc__poller_close(azc_poller *poller) {
     azc__poller_abandon(poller);
     for (int i = 0; i < POLLERS; i++) {
-        entry *it =
-            polling.pollers[i] ? find(polling.pollers[i], NULL, poller) : NULL;
+        entry *it = polling.pollers[i] ? find(polling.pollers[i], NULL, poller) : NULL;
         if (it) it->used = false;
     }
     azc_sys.release(poller);
@@ -174,8 +170,7 @@ int azc__poller_arm(azc_poller *poller, int fd, int what, uint64_t who) {
     azc_poller *inner = poller_of(fd);
     if (!inner && kernel_is_nothing(fd)) return -EBADF;
     sim_file *file = inner ? NULL : kernel_file(fd);
-    SIM_CHECK(inner || !kernel_always_ready(file), "fd %d cannot be polled",
-              fd);
+    SIM_CHECK(inner || !kernel_always_ready(file), "fd %d cannot be polled", fd);
     entry *it = find(poller, file, inner);
     if (file && file->unpollable) return -EPERM;
     if (no_fd() < 0) return -ENOMEM;
@@ -201,8 +196,7 @@ void azc__poller_forget(azc_poller *poller, int fd) {
 /* The kernel itself forgets a description that is open nowhere. */
 void poller_drop_closed(const sim_file *file) {
     for (int i = 0; i < POLLERS; i++) {
-        entry *it =
-            polling.pollers[i] ? find(polling.pollers[i], file, NULL) : NULL;
+        entry *it = polling.pollers[i] ? find(polling.pollers[i], file, NULL) : NULL;
         if (it) it->used = false;
     }
 }
@@ -214,8 +208,7 @@ void kernel_report_falsely(void) {
         for (int k = 0; poller && k < ENTRIES; k++) {
             entry *it = &poller->entries[k];
             if (!it->used || !it->armed || it->spurious) continue;
-            if (!kernel_strikes(kernel_rates.spurious, FAULT_SPURIOUS))
-                continue;
+            if (!kernel_strikes(kernel_rates.spurious, FAULT_SPURIOUS)) continue;
             it->spurious = true;
         }
     }
@@ -223,8 +216,7 @@ void kernel_report_falsely(void) {
 
 /* A thread that never sleeps although nothing moves is a busy loop. */
 static void check_fruitless(azc_poller *poller, int timeout_ms) {
-    if (!poller->wakes || timeout_ms != 0 ||
-        poller->progress != kernel_progress)
+    if (!poller->wakes || timeout_ms != 0 || poller->progress != kernel_progress)
         poller->fruitless = 0;
     poller->progress = kernel_progress;
     SIM_CHECK(++poller->fruitless < FRUITLESS_MAX, "a busy loop");
@@ -242,8 +234,7 @@ static int collect(azc_poller *poller, uint64_t *who, int max) {
     return count;
 }
 
-int azc__poller_wait(azc_poller *poller, uint64_t *who, int max,
-                     int timeout_us) {
+int azc__poller_wait(azc_poller *poller, uint64_t *who, int max, int timeout_us) {
     int timeout_ms = timeout_us < 0 ? -1 : (timeout_us + 999) / 1000;
     SIM_CHECK(!sim_holds_locks(), "a thread waits with a lock held");
     check_fruitless(poller, timeout_ms);

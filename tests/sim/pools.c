@@ -147,9 +147,7 @@ static azc_id open_pool(size_t slot_bytes, int slots) {
     return pool;
 }
 
-static char *slot_of(azc_id pool, int slot) {
-    return azc_pool_slot(pool, slot);
-}
+static char *slot_of(azc_id pool, int slot) { return azc_pool_slot(pool, slot); }
 
 static void check_size(const size *it) {
     const size_t bytes = it->stride * (size_t)it->slots;
@@ -174,8 +172,7 @@ static void check_sizes(void) {
         begin("sizes");
         size_t taken = (size_t)pages_before[i] * PAGE;
         set_mapped(arena, taken, true);
-        for (size_t k = 0; k < sizeof SIZES / sizeof *SIZES; k++)
-            check_size(&SIZES[k]);
+        for (size_t k = 0; k < sizeof SIZES / sizeof *SIZES; k++) check_size(&SIZES[k]);
         set_mapped(arena, taken, false);
         end();
     }
@@ -267,8 +264,7 @@ static void check_neighbours(void) {
 enum { SLOT = 150 * KIB, STRIDE = 152 * KIB, SLOT_PIECES = 3 };
 
 static void fill_slots(azc_id pool) {
-    for (uint64_t i = 0; i < 3; i++)
-        pattern_fill(slot_of(pool, (int)i), i, 0, SLOT);
+    for (uint64_t i = 0; i < 3; i++) pattern_fill(slot_of(pool, (int)i), i, 0, SLOT);
 }
 
 static bool are_as_before(azc_id pool) {

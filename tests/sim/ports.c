@@ -73,8 +73,8 @@ void ports_renew_one(void) {
 static void close_retired(port *it) {
     int busy = azc_port_is_busy(it->id), r = azc_port_close(it->id);
     SIM_CHECK(busy == (it->pending > 0) && r == (it->pending ? -EBUSY : 0),
-              "azc_port_is_busy: %d, azc_port_close: %d, %d operations name it",
-              busy, r, it->pending);
+              "azc_port_is_busy: %d, azc_port_close: %d, %d operations name it", busy,
+              r, it->pending);
     it->closed = r == 0;
     it->open = !it->closed;
 }
@@ -95,9 +95,8 @@ void ports_call_late(void) {
 /* ---- events -------------------------------------------------------------- */
 
 static bool is_same(const azc_event *a, const azc_event *b) {
-    return a->sequence == b->sequence && a->token == b->token &&
-           a->sent == b->sent && a->status == b->status &&
-           a->outcome == b->outcome;
+    return a->sequence == b->sequence && a->token == b->token && a->sent == b->sent &&
+           a->status == b->status && a->outcome == b->outcome;
 }
 
 /* What was acknowledged is told no more. */
@@ -137,8 +136,7 @@ static void judge(port *it, const azc_event *event) {
     if (event->status == AZC_ROOM) {
         op_has_room(of);
     } else if (event->status == AZC_COPIED) {
-        SIM_CHECK(of->copy, "operation %ld was moved to nothing",
-                  (long)event->token);
+        SIM_CHECK(of->copy, "operation %ld was moved to nothing", (long)event->token);
         op_goes_on(of, of->copy);
         of->copy = NULL;
     } else {
@@ -158,8 +156,7 @@ static void take(port *it, int max) {
     int count = azc_port_take(it->id, it->recorded, events, max);
     SIM_CHECK(count >= 0 && count <= max, "azc_port_take: %d", count);
     drop_recorded(it);
-    for (int i = compare(it, events, count, max); i < count; i++)
-        judge(it, &events[i]);
+    for (int i = compare(it, events, count, max); i < count; i++) judge(it, &events[i]);
     SIM_CHECK(!it->count || kernel_signalled(azc_port_fd(it->id)),
               "a port that has something to tell is silent");
 }
@@ -195,8 +192,7 @@ void ports_take_some(void) {
 
 bool ports_take_all(void) {
     bool any = false;
-    for (int i = 0; i < ports.count; i++)
-        any |= take_often(&ports.all[i], 1000, 1024);
+    for (int i = 0; i < ports.count; i++) any |= take_often(&ports.all[i], 1000, 1024);
     return any;
 }
 

@@ -129,8 +129,7 @@ static unsigned char byte_of(uint64_t slot, uint64_t offset) {
 static void fill(slot *it, uint64_t number) {
     header head = {number, it->length};
     memcpy(it->data, &head, sizeof head);
-    for (size_t i = sizeof head; i < it->length; i++)
-        it->data[i] = byte_of(number, i);
+    for (size_t i = sizeof head; i < it->length; i++) it->data[i] = byte_of(number, i);
 }
 
 /* The memory is ours, so it is spoilt at once. */
@@ -155,12 +154,10 @@ static size_t draw_length(unsigned *seed) {
 }
 
 static int submit(slot *it, uint64_t token, unsigned *seed) {
-    size_t first =
-        draw(seed, 2) ? it->length : draw(seed, (unsigned)it->length);
-    struct iovec vec[2] = {{it->data, first},
-                           {it->data + first, it->length - first}};
-    return azc_sendv(race.links[it->link].out, race.at.port, token, vec, 2,
-                     NULL, 0, draw(seed, 2) == 0);
+    size_t first = draw(seed, 2) ? it->length : draw(seed, (unsigned)it->length);
+    struct iovec vec[2] = {{it->data, first}, {it->data + first, it->length - first}};
+    return azc_sendv(race.links[it->link].out, race.at.port, token, vec, 2, NULL, 0,
+                     draw(seed, 2) == 0);
 }
 
 static void *send_some(void *arg) {
@@ -173,8 +170,7 @@ static void *send_some(void *arg) {
         it->sender = sender;
         it->length = draw_length(&seed);
         it->pooled = draw(&seed, 2);
-        it->data =
-            it->pooled ? azc_pool_slot(race.pool, number) : malloc(it->length);
+        it->data = it->pooled ? azc_pool_slot(race.pool, number) : malloc(it->length);
         CHECK(it->data, "no memory");
         fill(it, (uint64_t)number);
         atomic_store(&it->ready, true);
@@ -325,8 +321,7 @@ static bool receive_all(wire *it, unsigned char *data, size_t n) {
     return true;
 }
 
-static void check_message(wire *it, const header *head,
-                          const unsigned char *data) {
+static void check_message(wire *it, const header *head, const unsigned char *data) {
     slot *sent = &race.slots[head->slot];
     CHECK(atomic_load(&sent->ready), "a message from the future");
     for (size_t i = sizeof *head; i < head->length; i++)
@@ -350,8 +345,7 @@ static void *read_link(void *arg) {
         if (!receive_all(it, data, sizeof head)) break;
         memcpy(&head, data, sizeof head);
         CHECK(head.slot < SLOTS && head.length <= longest, "not a header");
-        if (!receive_all(it, data + sizeof head, head.length - sizeof head))
-            break;
+        if (!receive_all(it, data + sizeof head, head.length - sizeof head)) break;
         check_message(it, &head, data);
     }
     it->whole = !it->early;
@@ -379,8 +373,7 @@ static void connect_over_tcp(int fds[2]) {
           "nothing listens");
     getsockname(listener, (struct sockaddr *)&at, &length);
     fds[1] = socket(AF_INET, SOCK_STREAM, 0);
-    CHECK(connect(fds[1], (struct sockaddr *)&at, sizeof at) == 0,
-          "no connection");
+    CHECK(connect(fds[1], (struct sockaddr *)&at, sizeof at) == 0, "no connection");
     fds[0] = accept(listener, NULL, NULL);
     close(listener);
 }
@@ -458,8 +451,7 @@ static void run_round(unsigned seed) {
     atomic_store(&race.sent, false);
     atomic_store(&race.over, false);
     open_loop(&race.at, &seed);
-    CHECK(azc_pool_open(LONGEST + sizeof(header), SLOTS, &race.pool) == 0,
-          "no pool");
+    CHECK(azc_pool_open(LONGEST + sizeof(header), SLOTS, &race.pool) == 0, "no pool");
     for (int i = 0; i < LINKS; i++) open_link(i, &seed);
     pthread_create(&drainer, NULL, take_all, NULL);
     pthread_create(&mover, NULL, move_some, NULL);
@@ -495,9 +487,8 @@ int main(int argc, char **argv) {
     while (race.operations < operations) run_round(seed++);
     printf("%llu operations, %llu dropped, %llu rescued, %llu cut off, "
            "%llu unknown, %llu bytes lent\n",
-           (unsigned long long)race.operations,
-           (unsigned long long)race.cancelled, (unsigned long long)race.rescued,
-           (unsigned long long)race.failed, (unsigned long long)race.unknown,
-           (unsigned long long)race.lent);
+           (unsigned long long)race.operations, (unsigned long long)race.cancelled,
+           (unsigned long long)race.rescued, (unsigned long long)race.failed,
+           (unsigned long long)race.unknown, (unsigned long long)race.lent);
     return 0;
 }

@@ -81,14 +81,12 @@ static void open_end(end *it, bool out) {
     memset(it, 0, sizeof *it);
     it->file = kernel_new_file(kind, kernel_draw_capacity());
     if (kind == PIPE && sim_chance(300)) flags |= AZC_OWN;
-    if ((kind == PIPE || kind == FIFO) && sim_chance(200))
-        flags |= AZC_UNTRUSTED;
+    if ((kind == PIPE || kind == FIFO) && sim_chance(200)) flags |= AZC_UNTRUSTED;
     while ((r = azc_open(it->file->number, flags, &it->channel)) < 0)
         SIM_CHECK(r == -ENOMEM, "azc_open: %d", r);
     if (kind == REGULAR && !out) peer_feed(&it->file->flow[0], 100000);
-    sim_trace(
-        out ? "sink %ld: fd %ld, kind %ld" : "source %ld: fd %ld, kind %ld",
-        out ? it - world.sinks : it - world.sources, it->file->number, kind);
+    sim_trace(out ? "sink %ld: fd %ld, kind %ld" : "source %ld: fd %ld, kind %ld",
+              out ? it - world.sinks : it - world.sources, it->file->number, kind);
 }
 
 static void open_port(void) {
@@ -116,17 +114,13 @@ static op *op_new(int kind, int source, int sink) {
     return it;
 }
 
-static uint64_t token_of(const op *it) {
-    return (uint64_t)(it - world.ops) + 1;
-}
+static uint64_t token_of(const op *it) { return (uint64_t)(it - world.ops) + 1; }
 
 /* Of a relay it is the source's if the sink goes on. */
 static void note_torn(const op *it, int outcome) {
-    bool sources =
-        it->kind == RECEIVE || (it->kind == RELAY && outcome == AZC_REFUSED);
+    bool sources = it->kind == RECEIVE || (it->kind == RELAY && outcome == AZC_REFUSED);
     if (it->status == 0 || it->status == -ECANCELED) return;
-    (sources ? &world.sources[it->source] : &world.sinks[it->sink])->torn =
-        true;
+    (sources ? &world.sources[it->source] : &world.sinks[it->sink])->torn = true;
 }
 
 static void op_ends(op *it, const azc_event *event) {
@@ -134,16 +128,16 @@ static void op_ends(op *it, const azc_event *event) {
     it->over = true;
     it->status = event->status;
     it->bytes = event->sent;
-    it->broke = it->kind == RELAY && it->status < 0 &&
-                it->status != -ECANCELED && event->outcome != AZC_REFUSED;
+    it->broke = it->kind == RELAY && it->status < 0 && it->status != -ECANCELED &&
+                event->outcome != AZC_REFUSED;
     world.broken += it->broke;
     note_torn(it, event->outcome);
     end *sink = &world.sinks[it->sink];
     if (it->kind == RELAY) sink->relayed[sink->count++] = (int)(it - world.ops);
     bool arrives = !it->status || event->outcome == AZC_RESCUED;
     if (it->kind == BLOCK) sink->blocks += arrives;
-    sim_trace("operation %ld ends: %ld, %ld bytes", (int64_t)token_of(it),
-              it->status, (int64_t)it->bytes);
+    sim_trace("operation %ld ends: %ld, %ld bytes", (int64_t)token_of(it), it->status,
+              (int64_t)it->bytes);
 }
 
 static void op_returns(op *it, ssize_t r) {
@@ -234,8 +228,8 @@ static void step_relay(int source) {
         .once = sim_chance(512),
     };
     if (wanted.nbytes < it->first) wanted.nbytes = it->first;
-    sim_trace("relay %ld of source %ld to sink %ld", (int64_t)token_of(it),
-              source, it->sink);
+    sim_trace("relay %ld of source %ld to sink %ld", (int64_t)token_of(it), source,
+              it->sink);
     world.relays++;
     int r = azc_relay_open(&wanted, &it->relay, &failed);
     sim_trace("relay %ld returns %ld", (int64_t)token_of(it), r, 0);
@@ -249,10 +243,9 @@ static void step_receive(int source, size_t n) {
     if (!it->data) abort();
     end *from = &world.sources[source];
     from->held = 0;
-    ssize_t r =
-        azc_recv(from->channel, world.port, token_of(it), it->data, n, 1);
-    sim_trace("receive %ld from source %ld returns %ld", (int64_t)token_of(it),
-              source, r);
+    ssize_t r = azc_recv(from->channel, world.port, token_of(it), it->data, n, 1);
+    sim_trace("receive %ld from source %ld returns %ld", (int64_t)token_of(it), source,
+              r);
     op_returns(it, r);
     if (r > 0) from->held = (uint64_t)r;
 }
@@ -265,17 +258,16 @@ static void step_block(void) {
     blocks[n][0] = (unsigned char)(0x80 + n);
     op *it = op_new(BLOCK, -1, sink);
     struct iovec vec = {blocks[n], n};
-    int r = azc_sendv(world.sinks[sink].channel, world.port, token_of(it), &vec,
-                      1, NULL, 0, 0);
-    sim_trace("block %ld of %ld bytes returns %ld", (int64_t)token_of(it),
-              (int64_t)n, r);
+    int r = azc_sendv(world.sinks[sink].channel, world.port, token_of(it), &vec, 1,
+                      NULL, 0, 0);
+    sim_trace("block %ld of %ld bytes returns %ld", (int64_t)token_of(it), (int64_t)n,
+              r);
     op_returns(it, r);
 }
 
 static void step_cancel(void) {
     if (!world.count) return;
-    uint64_t recent =
-        1 + sim_below(world.count < 10 ? (uint64_t)world.count : 10);
+    uint64_t recent = 1 + sim_below(world.count < 10 ? (uint64_t)world.count : 10);
     op *it = &world.ops[(uint64_t)world.count - recent];
     azc_id channel = it->kind == RECEIVE ? world.sources[it->source].channel
                                          : world.sinks[it->sink].channel;
@@ -289,13 +281,11 @@ static void step_cancel(void) {
 static void step_close(void) {
     bool out = sim_chance(512);
     uint64_t count = (uint64_t)(out ? world.nsinks : world.nsources);
-    end *it =
-        out ? &world.sinks[sim_below(count)] : &world.sources[sim_below(count)];
+    end *it = out ? &world.sinks[sim_below(count)] : &world.sources[sim_below(count)];
     it->torn = true;
     int r = azc_close(it->channel, 0, 0);
     sim_trace("close fd %ld: %ld", it->file->number, r, 0);
-    SIM_CHECK(r == 1 || r == -EALREADY || r == -EINPROGRESS, "azc_close: %d",
-              r);
+    SIM_CHECK(r == 1 || r == -EALREADY || r == -EINPROGRESS, "azc_close: %d", r);
 }
 
 static int draw_source(int caller) {
@@ -327,8 +317,7 @@ static void take_step(int caller) {
 static void take_peer_step(void) {
     bool out = sim_chance(512);
     uint64_t count = (uint64_t)(out ? world.nsinks : world.nsources);
-    end *it =
-        out ? &world.sinks[sim_below(count)] : &world.sources[sim_below(count)];
+    end *it = out ? &world.sinks[sim_below(count)] : &world.sources[sim_below(count)];
     sim_flow *flow = &it->file->flow[out];
     int kind = it->file->kind;
     uint64_t step = sim_below(1000);
@@ -351,8 +340,7 @@ static void take_peer_step(void) {
 static void unstall_all(void) {
     for (int i = 0; i < world.nsources; i++)
         world.sources[i].file->flow[0].stalled = false;
-    for (int i = 0; i < world.nsinks; i++)
-        world.sinks[i].file->flow[1].stalled = false;
+    for (int i = 0; i < world.nsinks; i++) world.sinks[i].file->flow[1].stalled = false;
 }
 
 /* ---- what must hold --------------------------------------------------- */
@@ -371,15 +359,13 @@ static uint64_t check_source(int number) {
         if (it->kind == RELAY && it->state.began) {
             SIM_CHECK(!it->broke || world.sources[number].torn ||
                           it->state.taken == it->state.sent,
-                      "relay %ld took %ld bytes and moved %ld",
-                      (long)token_of(it), (long)it->state.taken,
-                      (long)it->state.sent);
+                      "relay %ld took %ld bytes and moved %ld", (long)token_of(it),
+                      (long)it->state.taken, (long)it->state.sent);
             at = at - it->first + it->state.taken;
         } else if (it->kind == RECEIVE) {
-            SIM_CHECK(
-                pattern_equals(it->data, kernel_stream_of(file), at, it->bytes),
-                "operation %ld got something else than the bytes from %ld",
-                (long)token_of(it), (long)at);
+            SIM_CHECK(pattern_equals(it->data, kernel_stream_of(file), at, it->bytes),
+                      "operation %ld got something else than the bytes from %ld",
+                      (long)token_of(it), (long)at);
             at += it->bytes;
         }
     }
@@ -411,27 +397,24 @@ static void check_sink(const end *sink) {
     const unsigned char *log = sink->file->flow[1].log;
     uint64_t moved = sink->file->flow[1].moved, at = 0, blocks = 0;
     for (int i = 0; i <= sink->count; i++) {
-        for (size_t n; (n = block_at(log + at, moved - at, sink->torn));
-             at += n)
+        for (size_t n; (n = block_at(log + at, moved - at, sink->torn)); at += n)
             blocks++;
         if (i == sink->count) break;
         const op *it = &world.ops[sink->relayed[i]];
         uint64_t bytes = it->state.began ? it->state.taken : 0;
         if (bytes > moved - at) {
-            SIM_CHECK(sink->torn, "relay %ld lost %ld bytes",
-                      (long)token_of(it), (long)(bytes - (moved - at)));
+            SIM_CHECK(sink->torn, "relay %ld lost %ld bytes", (long)token_of(it),
+                      (long)(bytes - (moved - at)));
             bytes = moved - at;
         }
         sim_file *from = world.sources[it->source].file;
-        SIM_CHECK(pattern_equals(log + at, kernel_stream_of(from), place_of(it),
-                                 bytes),
-                  "relay %ld: the reader has something else",
-                  (long)token_of(it));
+        SIM_CHECK(pattern_equals(log + at, kernel_stream_of(from), place_of(it), bytes),
+                  "relay %ld: the reader has something else", (long)token_of(it));
         at += bytes;
     }
     SIM_CHECK(at == moved, "%ld bytes too many", (long)(moved - at));
-    SIM_CHECK(sink->torn || blocks == sink->blocks, "%ld blocks, not %ld",
-              (long)blocks, (long)sink->blocks);
+    SIM_CHECK(sink->torn || blocks == sink->blocks, "%ld blocks, not %ld", (long)blocks,
+              (long)sink->blocks);
 }
 
 /* ---- the end of a seed ------------------------------------------------ */
@@ -539,15 +522,14 @@ static void run_seed(uint64_t seed, bool verbose) {
 }
 
 static void print_summary(uint64_t seeds) {
-    printf(
-        "%llu seeds, %llu steps, %llu bytes, %llu spliced, %llu relays:"
-        " %llu copied, %llu by sendfile, %llu by splice, %llu by a pipe;"
-        " %llu lost their sink\n",
-        (unsigned long long)seeds, (unsigned long long)sim_steps,
-        (unsigned long long)sim_bytes, (unsigned long long)sim_spliced,
-        (unsigned long long)world.relays, (unsigned long long)world.lanes[0],
-        (unsigned long long)world.lanes[1], (unsigned long long)world.lanes[2],
-        (unsigned long long)world.lanes[3], (unsigned long long)world.broken);
+    printf("%llu seeds, %llu steps, %llu bytes, %llu spliced, %llu relays:"
+           " %llu copied, %llu by sendfile, %llu by splice, %llu by a pipe;"
+           " %llu lost their sink\n",
+           (unsigned long long)seeds, (unsigned long long)sim_steps,
+           (unsigned long long)sim_bytes, (unsigned long long)sim_spliced,
+           (unsigned long long)world.relays, (unsigned long long)world.lanes[0],
+           (unsigned long long)world.lanes[1], (unsigned long long)world.lanes[2],
+           (unsigned long long)world.lanes[3], (unsigned long long)world.broken);
 }
 
 int main(int argc, char **argv) {

@@ -190,8 +190,7 @@ static void run_round(unsigned seed) {
     CHECK(azc_open(in, AZC_IN, &now.source) == 0, "no source");
     CHECK(azc_open(out, AZC_OUT, &now.sink) == 0, "no sink");
     CHECK(azc_port_open(&now.port) == 0, "no port");
-    for (int i = 0; i < 4; i++)
-        pthread_create(&threads[i], NULL, works[i], NULL);
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, works[i], NULL);
     uint64_t taken = relay_on(&seed);
     now.over = true;
     pthread_join(threads[3], NULL);

@@ -23,7 +23,7 @@
 static uint64_t hostile_load(void *at, size_t size);
 static uint64_t knocks;
 
-#define AZC_RING_LOAD(at)                                                      \
+#define AZC_RING_LOAD(at)                                                              \
     ((__typeof__(*(at)))hostile_load((void *)(uintptr_t)(at), sizeof *(at)))
 #define AZC_RING_STORE(at, value) (*(at) = (value))
 #define AZC_RING_FENCE()          ((void)0)
@@ -72,8 +72,8 @@ static uint64_t fair(const void *at) {
     bool sends = ring.role == AZC_RING_PRODUCER;
     uint64_t most = sends ? ring.index : ring.index + CAPACITY;
     if (at == &ring.theirs->index)
-        return ring.seen + noise() % ((most - ring.seen) / AZC_RING_STEP + 1) *
-                               AZC_RING_STEP;
+        return ring.seen +
+               noise() % ((most - ring.seen) / AZC_RING_STEP + 1) * AZC_RING_STEP;
     if (at == &ring.theirs->wake_at) return ring.index + noise() % 200;
     if (at == &ring.theirs->left) return 0;
     if (at == &header->stamp) return ring.next + 1;
@@ -185,8 +185,7 @@ static int call_once(void) {
     if (noise() % 64 == 0) punch();
     if (r == -EPROTO) {
         CHECK(ring.fault != 0);
-        CHECK((ring.role == AZC_RING_PRODUCER ? produce() : consume()) ==
-              -EPROTO);
+        CHECK((ring.role == AZC_RING_PRODUCER ? produce() : consume()) == -EPROTO);
     }
     return r;
 }

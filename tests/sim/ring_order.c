@@ -244,8 +244,7 @@ static void consume(void) {
                 release(ring, &kept[released % 2], released + 1);
             continue;
         }
-        if (r != -EAGAIN)
-            fail("the producer's index or record was found wrong");
+        if (r != -EAGAIN) fail("the producer's index or record was found wrong");
         r = azc_ring_await_record(ring);
         if (r == 0) step_sleep();
         if (r < 0) fail("the producer's index was found wrong");
@@ -297,8 +296,7 @@ static void go_on(int i) {
 static int list_ways(int *found) {
     int count = 0;
     for (int i = 0; i < THREADS; i++)
-        if (!threads[i].is_done && (!threads[i].sleeps || bells[i]))
-            found[count++] = i;
+        if (!threads[i].is_done && (!threads[i].sleeps || bells[i])) found[count++] = i;
     for (int i = 0; i < THREADS; i++)
         if (threads[i].on_the_way) found[count++] = THREADS + i;
     return count;

@@ -26,8 +26,7 @@ static void *produce(void *unused) {
     for (uint64_t n = 0; n < records; n++) {
         void *payload = NULL;
         uint32_t size = size_of(n);
-        CHECK(azc_ring_reserve_wait(&producer, size, &payload, PATIENCE_MS) ==
-              0);
+        CHECK(azc_ring_reserve_wait(&producer, size, &payload, PATIENCE_MS) == 0);
         memset(payload, (int)(n & 0xff), size);
         CHECK(azc_ring_commit(&producer, size, (uint32_t)n) == 0);
     }
@@ -42,8 +41,7 @@ static void *consume(void *unused) {
     for (; (r = azc_ring_receive(&consumer, &record, PATIENCE_MS)) == 1; n++) {
         const unsigned char *bytes = record.payload;
         CHECK(record.size == size_of(n) && record.type_id == (uint32_t)n);
-        for (uint32_t i = 0; i < record.size; i++)
-            CHECK(bytes[i] == (n & 0xff));
+        for (uint32_t i = 0; i < record.size; i++) CHECK(bytes[i] == (n & 0xff));
         if (n % 2) CHECK(azc_ring_release(&consumer, record.end) == 0);
     }
     CHECK(r == 0 && n == records);

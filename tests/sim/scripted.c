@@ -83,8 +83,7 @@ file *file_of(int fd) {
 }
 
 static int fake_identify(int fd, struct stat *st) {
-    static const mode_t modes[] = {S_IFSOCK, S_IFIFO, S_IFCHR, S_IFREG,
-                                   S_IFCHR};
+    static const mode_t modes[] = {S_IFSOCK, S_IFIFO, S_IFCHR, S_IFREG, S_IFCHR};
     file *it = file_of(fd);
     it->looks++;
     memset(st, 0, sizeof *st);
@@ -150,8 +149,7 @@ static ssize_t move(int fd, const struct iovec *vec, int count, call how) {
     call->looks = file_of(fd)->looks;
     if (meanwhile) meanwhile();
     call->returned = answer == ALL ? (int)call->bytes : answer;
-    sim_trace("fd %ld, %ld bytes: %ld", fd, (int64_t)call->bytes,
-              call->returned);
+    sim_trace("fd %ld, %ld bytes: %ld", fd, (int64_t)call->bytes, call->returned);
     SIM_CHECK(call->returned <= (int)call->bytes, "more than there is");
     return call->returned;
 }
@@ -180,8 +178,7 @@ static ssize_t send_fds(int fd, const struct iovec *vec, int count,
     return move(fd, vec, count, (call){.with_fds = fds != NULL});
 }
 
-static ssize_t recv_fds(int fd, const struct iovec *vec, int count,
-                        azc_fds *fds) {
+static ssize_t recv_fds(int fd, const struct iovec *vec, int count, azc_fds *fds) {
     return move(fd, vec, count, (call){.with_fds = fds != NULL});
 }
 
@@ -200,8 +197,7 @@ static void fake_restore_sigpipe(const sys_sigpipe *state, ssize_t written) {
 size_t scripted_bytes(void) {
     size_t bytes = 0;
     for (int i = 0; i < world.ncalls; i++)
-        if (world.calls[i].returned > 0)
-            bytes += (size_t)world.calls[i].returned;
+        if (world.calls[i].returned > 0) bytes += (size_t)world.calls[i].returned;
     return bytes;
 }
 
@@ -223,16 +219,12 @@ static void fake_clear(int fd) { signalled[fd - FIRST_WAKER] = false; }
 
 bool scripted_signalled(int fd) { return signalled[fd - FIRST_WAKER]; }
 
-static bool is_signalled(void *fd) {
-    return scripted_signalled((int)(intptr_t)fd);
-}
+static bool is_signalled(void *fd) { return scripted_signalled((int)(intptr_t)fd); }
 
 /* Only a relay waits here, to be woken; whatever else is asked for is ready. */
 static int fake_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
-    if (timeout_ms)
-        sim_wait(is_signalled, (void *)(intptr_t)fds[0].fd, SIM_FOREVER);
-    for (nfds_t i = 0; i < count; i++)
-        fds[i].revents = world.full ? 0 : fds[i].events;
+    if (timeout_ms) sim_wait(is_signalled, (void *)(intptr_t)fds[0].fd, SIM_FOREVER);
+    for (nfds_t i = 0; i < count; i++) fds[i].revents = world.full ? 0 : fds[i].events;
     return (int)count;
 }
 
@@ -304,8 +296,7 @@ static bool wait_is_over(void *arg) {
     return poller->woken || poller->count || poller->until <= world.now;
 }
 
-int azc__poller_wait(azc_poller *poller, uint64_t *who, int max,
-                     int timeout_us) {
+int azc__poller_wait(azc_poller *poller, uint64_t *who, int max, int timeout_us) {
     SIM_CHECK(!sim_holds_locks(), "a thread waits with a lock held");
     sim_trace("waits for %ld us", timeout_us, 0, 0);
     world.timeouts[world.rounds++ % ROUNDS] = timeout_us;
@@ -331,14 +322,11 @@ bool scripted_report(int fd) {
 
 void scripted_wake(azc_poller *poller) { poller->woken = true; }
 
-int scripted_timeout(void) {
-    return world.timeouts[(world.rounds - 1) % ROUNDS];
-}
+int scripted_timeout(void) { return world.timeouts[(world.rounds - 1) % ROUNDS]; }
 
 /* ---- threads and time ------------------------------------------------ */
 
-static int fake_thread_start(pthread_t *thread, void *(*run)(void *),
-                             void *arg) {
+static int fake_thread_start(pthread_t *thread, void *(*run)(void *), void *arg) {
     if (world.no_thread) {
         world.no_thread--;
         return -EAGAIN;

@@ -104,10 +104,10 @@ int scripted_timeout(void);
 bool scripted_signalled(int fd);
 size_t scripted_bytes(void); /* moved by all calls */
 
-#define KERNEL_SAYS(...)                                                       \
-    do {                                                                       \
-        static const int script[] = {__VA_ARGS__};                             \
-        scripted_say(script, (int)(sizeof script / sizeof *script));           \
+#define KERNEL_SAYS(...)                                                               \
+    do {                                                                               \
+        static const int script[] = {__VA_ARGS__};                                     \
+        scripted_say(script, (int)(sizeof script / sizeof *script));                   \
     } while (0)
 
 #endif

@@ -48,8 +48,7 @@ void seeds_play(const sim_cast *cast) {
     int threads[CALLERS + 1];
     playing = cast;
     kernel_is_caller = is_caller;
-    steps_left =
-        cast->steps / 4 + (int)sim_below((uint64_t)cast->steps * 3 / 4 + 1);
+    steps_left = cast->steps / 4 + (int)sim_below((uint64_t)cast->steps * 3 / 4 + 1);
     sim_callers = busy_callers = 1 + (int)sim_below(CALLERS);
     for (int i = 0; i < sim_callers; i++)
         threads[i] = sim_spawn(play_caller, (void *)(intptr_t)i);
@@ -79,8 +78,7 @@ static void sabotage(const char *fault) {
     (void)fault;
 }
 
-uint64_t seeds_run(int argc, char **argv,
-                   void (*run)(uint64_t seed, bool verbose)) {
+uint64_t seeds_run(int argc, char **argv, void (*run)(uint64_t seed, bool verbose)) {
     uint64_t seeds = 1000, from = 1;
     bool verbose = false;
     for (int i = 1; i < argc; i++) {

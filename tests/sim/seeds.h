@@ -12,8 +12,7 @@ typedef struct sim_cast {
     int steps;                /* of all callers, at most */
     void (*step)(int caller); /* from 0 on */
     void (*peer_step)(void);
-    void (*unstall)(
-        void); /* lets go of a caller that the peer holds in a call */
+    void (*unstall)(void); /* lets go of a caller that the peer holds in a call */
 } sim_cast;
 
 extern int sim_callers;    /* in this seed */
@@ -24,7 +23,6 @@ void seeds_play(const sim_cast *cast);
 
 /* Arguments: [--seeds N] [--from S] [--verbose] [--sabotage FAULT].  Returns how many
  * seeds were run. */
-uint64_t seeds_run(int argc, char **argv,
-                   void (*run)(uint64_t seed, bool verbose));
+uint64_t seeds_run(int argc, char **argv, void (*run)(uint64_t seed, bool verbose));
 
 #endif

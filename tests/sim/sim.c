@@ -29,9 +29,8 @@
 enum { STEPS = 200, PIECES_MAX = 1500 };
 
 static struct {
-    chan *stolen; /* to be closed at once */
-    uint64_t
-        moved; /* operations that went on from a copy, all seeds together */
+    chan *stolen;   /* to be closed at once */
+    uint64_t moved; /* operations that went on from a copy, all seeds together */
 } world;
 
 /* ---- drawing --------------------------------------------------------- */
@@ -56,8 +55,7 @@ static uint64_t draw_room(void) {
 static chan *draw_channel(bool for_calls) {
     if (!channel_count) return NULL;
     chan *it = &channels[sim_below((uint64_t)channel_count)];
-    return it->freed || (for_calls && it->closing && sim_chance(800)) ? NULL
-                                                                      : it;
+    return it->freed || (for_calls && it->closing && sim_chance(800)) ? NULL : it;
 }
 
 /* ---- opening --------------------------------------------------------- */
@@ -72,8 +70,7 @@ static void open_pool(void) {
     if (r < 0) pool = 0;
     pool_memory = azc_pool_slot(pool, 0);
     pool_stride = (size_t)((char *)azc_pool_slot(pool, 1) - pool_memory);
-    SIM_CHECK(!pool || azc_pool_bytes(pool) == SLOTS * pool_stride,
-              "azc_pool_bytes");
+    SIM_CHECK(!pool || azc_pool_bytes(pool) == SLOTS * pool_stride, "azc_pool_bytes");
 }
 
 static chan *new_channel(sim_file *file, bool out) {
@@ -99,8 +96,8 @@ static void open_opposite(chan *first) {
     chan *it = new_channel(first->file, !first->out);
     it->azc = opposite;
     it->opposite = true;
-    sim_trace("channel %ld: fd %ld, the opposite", it - channels,
-              first->file->number, 0);
+    sim_trace("channel %ld: fd %ld, the opposite", it - channels, first->file->number,
+              0);
 }
 
 static int draw_flags(int kind, bool out) {
@@ -109,19 +106,16 @@ static int draw_flags(int kind, bool out) {
     if (kind == PIPE && sim_chance(300)) flags |= AZC_OWN;
     if (pipe && sim_chance(250)) flags |= AZC_UNTRUSTED;
     bool lends = (pipe || kind == SOCKET) && out && pool;
-    if (lends && sim_chance(700))
-        flags |= AZC_READS | (sim_chance(900) ? AZC_OWN : 0);
+    if (lends && sim_chance(700)) flags |= AZC_READS | (sim_chance(900) ? AZC_OWN : 0);
     return flags;
 }
 
 static void draw_limit(chan *channel) {
     uint64_t limit = draw_room();
-    if (channel->most == UINT64_MAX || limit > channel->most)
-        channel->most = limit;
+    if (channel->most == UINT64_MAX || limit > channel->most) channel->most = limit;
     int r = azc_set_limit(channel->azc, limit);
     SIM_CHECK(r == 0 || channel->freed, "azc_set_limit: %d", r);
-    sim_trace("channel %ld: at most %ld bytes", channel - channels,
-              (int64_t)limit, 0);
+    sim_trace("channel %ld: at most %ld bytes", channel - channels, (int64_t)limit, 0);
 }
 
 /* The others see it once it has a number. */
@@ -143,8 +137,7 @@ static void open_channel(void) {
     chan *it = new_channel(file, out);
     it->lends = lends;
     it->azc = azc;
-    sim_trace("channel %ld: fd %ld, kind %ld", it - channels, file->number,
-              kind);
+    sim_trace("channel %ld: fd %ld, kind %ld", it - channels, file->number, kind);
     if (sim_chance(400)) draw_limit(it);
     if (kind == SOCKET) open_opposite(it);
 }
@@ -235,8 +228,7 @@ static op *draw_send(chan *channel) {
 
 static op *draw_receive(chan *channel) {
     op *it = NULL;
-    if (sim_chance(300))
-        it = op_new_in_slot(channel, RECEIVE, draw_length_in_slot());
+    if (sim_chance(300)) it = op_new_in_slot(channel, RECEIVE, draw_length_in_slot());
     return it ? it : op_new(channel, RECEIVE, draw_length() % 100000);
 }
 
@@ -269,10 +261,9 @@ static int send_to_all(op *it) {
     SIM_CHECK(tally.result <= 0 && found == (tally.result < 0),
               "azc_send_to_all: %d, %d", found, tally.result);
     SIM_CHECK(which == (found ? 0 : 99), "azc_send_to_all: which is %d", which);
-    SIM_CHECK(
-        tally.messages == !found && tally.bytes == (found ? 0 : it->length),
-        "azc_send_to_all: %llu messages, %llu bytes",
-        (unsigned long long)tally.messages, (unsigned long long)tally.bytes);
+    SIM_CHECK(tally.messages == !found && tally.bytes == (found ? 0 : it->length),
+              "azc_send_to_all: %llu messages, %llu bytes",
+              (unsigned long long)tally.messages, (unsigned long long)tally.bytes);
     return tally.result;
 }
 
@@ -285,8 +276,8 @@ static ssize_t send_bound(op *it, const uint64_t *sizes) {
     channel->has_bound = true;
     azc_bind_port(azc, port_number(it->port), it->token, 5);
     op_enters(it);
-    int r = it->nends ? azc_send_batch(azc, it->data, it->length, it->nends)
-            : to_all  ? send_to_all(it)
+    int r = it->nends       ? azc_send_batch(azc, it->data, it->length, it->nends)
+            : to_all        ? send_to_all(it)
             : it->asks_room ? azc_put_bound(azc, it->data, it->length)
                             : azc_send_bound(azc, it->data, it->length);
     op_leaves(it);
@@ -300,8 +291,8 @@ static ssize_t send_pieces(op *it, const uint64_t *sizes) {
     struct iovec *vec = cut_into_pieces(it, &count);
     it->asks_room = sim_chance(512);
     op_enters(it);
-    ssize_t r = azc_sendv(it->channel->azc, port_number(it->port), it->token,
-                          vec, count, sizes, it->nends, it->asks_room);
+    ssize_t r = azc_sendv(it->channel->azc, port_number(it->port), it->token, vec,
+                          count, sizes, it->nends, it->asks_room);
     op_leaves(it);
     free(vec);
     return r;
@@ -354,8 +345,8 @@ static void step_receive(chan *channel) {
     op_enters(it);
     bool now = sim_chance(200);
     ssize_t r = now ? receive_now(it)
-                    : azc_recv(channel->azc, port_number(it->port), it->token,
-                               it->data, it->length, it->need);
+                    : azc_recv(channel->azc, port_number(it->port), it->token, it->data,
+                               it->length, it->need);
     op_leaves(it);
     sim_trace("receive %ld returns %ld", (int64_t)it->token, r, 0);
     it->idle = now && r == 0;
@@ -396,8 +387,8 @@ static void cancel(op *it) {
     op_is_cancelled(it, false);
     it->later |= r == AZC_LATER;
     sim_trace("cancel %ld: %ld", (int64_t)it->token, r, 0);
-    SIM_CHECK(r >= AZC_DROPPED && r <= AZC_KEPT && r != AZC_REFUSED,
-              "azc_cancel: %d", r);
+    SIM_CHECK(r >= AZC_DROPPED && r <= AZC_KEPT && r != AZC_REFUSED, "azc_cancel: %d",
+              r);
     azc_stats stats;
     bool broke = azc_get_stats(it->channel->azc, &stats) < 0 || stats.error;
     SIM_CHECK(r != AZC_LATER || !on_copy || broke || kernel_excuses.kept,
@@ -427,8 +418,8 @@ static void move_to_copy(op *it) {
     int r;
     it->copy = copy;
     it->was_moved = true;
-    azc_move_to_copy(&it->channel->azc, &it->token, 1, copy, it->length, &vec,
-                     replaces, &r);
+    azc_move_to_copy(&it->channel->azc, &it->token, 1, copy, it->length, &vec, replaces,
+                     &r);
     sim_trace("move %ld to a copy: %ld", (int64_t)it->token, r, 0);
     SIM_CHECK(r == 0 || r == -EINPROGRESS || (r == 1 && replaces) || r < 0,
               "azc_move_to_copy: %d", r);
@@ -455,15 +446,14 @@ static void step_move(void) {
     uint64_t recent = 1 + sim_below(op_count < 12 ? (uint64_t)op_count : 12);
     op *it = &ops[(uint64_t)op_count - recent];
     bool is_plain = it->kind == SEND && !it->nends && !it->asks_room;
-    if (!is_plain || it->twin || it->end || it->back || it->copy ||
-        it->calling || !it->length || it->bad_from < it->length)
+    if (!is_plain || it->twin || it->end || it->back || it->copy || it->calling ||
+        !it->length || it->bad_from < it->length)
         return;
     move_to_copy(it);
 }
 
 static void check_closed(chan *channel) {
-    SIM_CHECK(channel->opposite || !channel->file->open ||
-                  channel->file->stolen,
+    SIM_CHECK(channel->opposite || !channel->file->open || channel->file->stolen,
               "closed, but the fd is open");
     SIM_CHECK(azc_fd(channel->azc) == -ESHUTDOWN, "closed, but it has an fd");
 }
@@ -474,10 +464,9 @@ static void close_channel(chan *channel) {
     op *it = op_new(channel, CLOSE, 0);
     channel->closing = true;
     ports_expect(it, channel->port);
-    int r =
-        azc_close(channel->azc, tells ? port_number(it->port) : 0, it->token);
-    sim_trace("close %ld of channel %ld: %ld", (int64_t)it->token,
-              channel - channels, r);
+    int r = azc_close(channel->azc, tells ? port_number(it->port) : 0, it->token);
+    sim_trace("close %ld of channel %ld: %ld", (int64_t)it->token, channel - channels,
+              r);
     bool queued = r == -EINPROGRESS && tells;
     ports_submitted(it, queued);
     if (!queued) it->end = BY_RETURN;
@@ -490,8 +479,7 @@ static void close_channel(chan *channel) {
               "operations wait for a call on a copy");
     if (again) SIM_CHECK(r == -EALREADY, "closed twice: %d", r);
     if (r == 1) check_closed(channel);
-    SIM_CHECK(r == 1 || r == -EALREADY || r == -EINPROGRESS, "azc_close: %d",
-              r);
+    SIM_CHECK(r == 1 || r == -EALREADY || r == -EINPROGRESS, "azc_close: %d", r);
 }
 
 static void step_close(void) {
@@ -642,8 +630,7 @@ static void succeed(chan *channel) {
     }
     chan *it = new_channel(file, out);
     it->azc = azc;
-    sim_trace("channel %ld: fd %ld, kind %ld", it - channels, file->number,
-              kind);
+    sim_trace("channel %ld: fd %ld, kind %ld", it - channels, file->number, kind);
 }
 
 static void steal(chan *channel) {
@@ -660,8 +647,7 @@ static void stall(chan *channel) {
     if (kind == SOCKET || kind == REGULAR) return;
     channel->flow->stalled = !channel->flow->stalled;
     sim_faults[FAULT_STALLED] += channel->flow->stalled;
-    sim_trace("fd %ld stalled: %ld", channel->file->number,
-              channel->flow->stalled, 0);
+    sim_trace("fd %ld stalled: %ld", channel->file->number, channel->flow->stalled, 0);
 }
 
 static void peer_moves(chan *channel) {
@@ -770,8 +756,7 @@ static void play_child(void) {
     SIM_CHECK(r == -EINPROGRESS, "a child sends: %d", r);
     file->flow[1].capacity = 2;
     sim_idle();
-    SIM_CHECK(azc_port_take(port, 0, &event, 1) == 1 && !event.status,
-              "a child waits");
+    SIM_CHECK(azc_port_take(port, 0, &event, 1) == 1 && !event.status, "a child waits");
     _exit(0);
 }
 
@@ -792,8 +777,7 @@ static void stop(int ms) {
 
 static void close_all(void) {
     for (int i = 0; i < channel_count; i++)
-        if (!channels[i].freed && !channels[i].close_asked)
-            close_channel(&channels[i]);
+        if (!channels[i].freed && !channels[i].close_asked) close_channel(&channels[i]);
 }
 
 static void check_closed_ones(void) {
@@ -818,11 +802,9 @@ static void check_cancels(void) {
     for (int i = 0; i < op_count; i++) {
         const op *it = &ops[i];
         SIM_CHECK(!it->later || it->end || it->channel->freed,
-                  "the cancel of operation %ld waits for the peer",
-                  (long)it->token);
+                  "the cancel of operation %ld waits for the peer", (long)it->token);
         SIM_CHECK(!it->copy || it->end || it->channel->freed,
-                  "operation %ld does not go on from its copy",
-                  (long)it->token);
+                  "operation %ld does not go on from its copy", (long)it->token);
     }
 }
 

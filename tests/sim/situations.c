@@ -17,9 +17,7 @@ azc_id open_channel(int kind, int flags) {
     return id;
 }
 
-azc_channel *inside(azc_id id) {
-    return azc__handle_slot(&azc__channels, id)->object;
-}
+azc_channel *inside(azc_id id) { return azc__handle_slot(&azc__channels, id)->object; }
 
 int fd_of(azc_id id) { return inside(id)->fd; }
 
@@ -39,9 +37,7 @@ int send_bound(azc_id id, size_t n) {
     return r > 0 ? 0 : r;
 }
 
-ssize_t get(azc_id id, size_t n) {
-    return azc_recv(id, port, ++token, memory, n, n);
-}
+ssize_t get(azc_id id, size_t n) { return azc_recv(id, port, ++token, memory, n, n); }
 
 bool is_told(azc_event *event) {
     if (azc_port_take(port, recorded, event, 1) != 1) return false;

@@ -11,7 +11,7 @@
 #include "azc.h"
 #include "scripted.h"
 
-#define CHECK(condition)                                                       \
+#define CHECK(condition)                                                               \
     SIM_CHECK(condition, "%s: not %s (line %d)", what, #condition, __LINE__)
 
 enum { KIB = 1 << 10, MIB = 1 << 20, NAP = 5000, MOST = 17 * MIB };
@@ -21,8 +21,8 @@ enum { LENDS = AZC_OUT | AZC_OWN | AZC_READS | AZC_LENDS_ALL };
 extern const char *what;  /* the name of the situation */
 extern char memory[MOST]; /* of all that is sent and received */
 extern azc_id port;       /* of all channels */
-extern azc_id writing; /* for what happens meanwhile: the channel it is about */
-extern uint64_t token; /* of the latest send or receive */
+extern azc_id writing;    /* for what happens meanwhile: the channel it is about */
+extern uint64_t token;    /* of the latest send or receive */
 extern uint64_t recorded; /* events so far */
 
 azc_id open_channel(int kind, int flags);

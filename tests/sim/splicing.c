@@ -29,8 +29,8 @@ uint64_t sim_spliced;
 static struct {
     own_pipe pipes[PIPES];
     int count;
-    uint64_t moment; /* the time, and how much had moved, at the last poll */
-    int fruitless;   /* ... and how many it has been the same for */
+    uint64_t moment;      /* the time, and how much had moved, at the last poll */
+    int fruitless;        /* ... and how many it has been the same for */
     struct azc_sys files; /* what the kernel does with all other fds */
     unsigned char taken[TAKEN_MAX];
 } splicing;
@@ -91,8 +91,7 @@ static ssize_t fake_read_file(int fd, const struct iovec *vec, int count) {
     if (!is_own(fd)) return splicing.files.read_file(fd, vec, count);
     own_pipe *it = pipe_of(fd);
     SIM_CHECK(it->level && count == 1, "an empty pipe is read");
-    if (kernel_strikes(kernel_rates.interrupted, FAULT_INTERRUPTED))
-        return -EINTR;
+    if (kernel_strikes(kernel_rates.interrupted, FAULT_INTERRUPTED)) return -EINTR;
     size_t n = vec->iov_len < it->level ? vec->iov_len : it->level;
     n = kernel_cut(n);
     memcpy(vec->iov_base, it->data, n);
@@ -134,8 +133,7 @@ static ssize_t take_piped(int from, own_pipe *to, size_t n) {
     sim_file *file = kernel_file(from);
     if (to->level == to->capacity) return -EAGAIN;
     bool allowed = kernel_begin_move(file, false, 1);
-    ssize_t r =
-        allowed ? take(file, least(n, to->capacity - to->level)) : -EAGAIN;
+    ssize_t r = allowed ? take(file, least(n, to->capacity - to->level)) : -EAGAIN;
     if (r > 0) append(to, splicing.taken, (size_t)r);
     kernel_end_move(file, false, r);
     return r;
@@ -184,8 +182,7 @@ static short events_of(const struct pollfd *it) {
     if (kernel_is_waker(it->fd)) return kernel_signalled(it->fd) ? POLLIN : 0;
     sim_file *file = kernel_file(it->fd);
     if (it->events & POLLIN && kernel_is_ready(file, POLLER_IN)) return POLLIN;
-    if (it->events & POLLOUT && kernel_is_ready(file, POLLER_OUT))
-        return POLLOUT;
+    if (it->events & POLLOUT && kernel_is_ready(file, POLLER_OUT)) return POLLOUT;
     if (!it->events && file->flow[1].ended) return POLLERR;
     return 0;
 }
@@ -212,8 +209,7 @@ static int fake_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     SIM_CHECK(count <= POLLED, "a poll of %d", (int)count);
     SIM_CHECK(!sim_holds_locks(), "a thread waits with a lock held");
     check_fruitless();
-    if (kernel_strikes(kernel_rates.interrupted, FAULT_INTERRUPTED))
-        return -EINTR;
+    if (kernel_strikes(kernel_rates.interrupted, FAULT_INTERRUPTED)) return -EINTR;
     memcpy(polled, fds, count * sizeof *fds);
     sim_wait(any_ready, polled, timeout_ms);
     for (nfds_t i = 0; i < count; i++) {

@@ -91,8 +91,7 @@ static bool is_silent(stream *it) { return take(it).token == 0; }
 
 static bool tells(stream *it, uint64_t token, int status, uint64_t bytes) {
     azc_event event = take(it);
-    return event.token == token && event.status == status &&
-           event.sent == bytes;
+    return event.token == token && event.status == status && event.sent == bytes;
 }
 
 static azc_stats stats_of(const stream *it) {
@@ -162,16 +161,13 @@ static void bind(stream *it) {
     azc_bind_port(it->channel, it->port, it->token, it->budget);
 }
 
-static int bound(stream *it, size_t n,
-                 int (*send)(azc_id, const void *, size_t)) {
+static int bound(stream *it, size_t n, int (*send)(azc_id, const void *, size_t)) {
     const char *data = fresh(it, n);
     bind(it);
     return forget(it, n, send(it->channel, data, n));
 }
 
-static int by_bound(stream *it, size_t n) {
-    return bound(it, n, azc_send_bound);
-}
+static int by_bound(stream *it, size_t n) { return bound(it, n, azc_send_bound); }
 
 static int by_put(stream *it, size_t n) { return bound(it, n, azc_put_bound); }
 
@@ -182,8 +178,7 @@ static int by_batch(stream *it, size_t n) {
 }
 
 /* To one seat: no other is looked at. */
-static int to_seat(stream *it, azc_tally *tally, const struct iovec *vec,
-                   int count) {
+static int to_seat(stream *it, azc_tally *tally, const struct iovec *vec, int count) {
     azc_seat seats[] = {{it->channel, it->token, tally}, {0, 0, NULL}};
     int which[] = {99, 99};
     int found = azc_send_to_all(seats, 1, vec, count, 0, which);
@@ -209,17 +204,15 @@ static int by_all(stream *it, size_t n) {
 static int by_pieces(stream *it, size_t n) {
     char *data = (char *)(uintptr_t)fresh(it, n);
     struct iovec vec[] = {{data, n / 2}, {data + n / 2, n - n / 2}};
-    return forget(
-        it, n,
-        azc_sendv(it->channel, it->port, it->token, vec, 2, NULL, 0, false));
+    return forget(it, n,
+                  azc_sendv(it->channel, it->port, it->token, vec, 2, NULL, 0, false));
 }
 
 static int by_asking(stream *it, size_t n) {
     struct iovec vec = {(void *)(uintptr_t)fresh(it, n), n};
     uint64_t sizes[] = {n / 2, n - n / 2};
-    return forget(
-        it, n,
-        azc_sendv(it->channel, it->port, it->token, &vec, 1, sizes, 2, true));
+    return forget(it, n,
+                  azc_sendv(it->channel, it->port, it->token, &vec, 1, sizes, 2, true));
 }
 
 typedef struct way {
@@ -253,10 +246,8 @@ static const kind KINDS_OF_FD[] = {
     {"a socket", SOCKET, AZC_OUT, true, false},
     {"a pipe", PIPE, AZC_OUT, true, false},
     {"a pipe of ours", PIPE, AZC_OUT | AZC_OWN, true, false},
-    {"a socket that is lent to", SOCKET, AZC_OUT | AZC_OWN | AZC_READS, true,
-     false},
-    {"a pipe that is lent to", PIPE, AZC_OUT | AZC_OWN | AZC_READS, true,
-     false},
+    {"a socket that is lent to", SOCKET, AZC_OUT | AZC_OWN | AZC_READS, true, false},
+    {"a pipe that is lent to", PIPE, AZC_OUT | AZC_OWN | AZC_READS, true, false},
     {"a pipe that may block", PIPE, AZC_OUT | AZC_UNTRUSTED, false, false},
     {"a file", REGULAR, AZC_OUT, false, true},
 };
@@ -411,8 +402,7 @@ static void send_on_budget(const way *way, const kind *fd) {
     bind(&it);
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < 4; i++)
-            CHECK(way->send(&it, lengths[i]) ==
-                  (way->for_all ? 0 : results[i]));
+            CHECK(way->send(&it, lengths[i]) == (way->for_all ? 0 : results[i]));
     }
     it.budget = 3;
     bind(&it);
@@ -526,8 +516,8 @@ static int send_cut(stream *it, size_t n, int count) {
     char *data = (char *)(uintptr_t)fresh(it, n);
     azc_tally tally = {.result = 99};
     for (int i = 0; i < count; i++)
-        vec[i] = (struct iovec){data + (size_t)i * (n / (size_t)count),
-                                n / (size_t)count};
+        vec[i] =
+            (struct iovec){data + (size_t)i * (n / (size_t)count), n / (size_t)count};
     bind(it);
     return forget(it, n, to_seat(it, &tally, vec, count));
 }
@@ -703,8 +693,7 @@ static void check_sizes(void) {
     stream it = open_stream(SOCKET, AZC_OUT, 1200);
     azc_event event;
     bind(&it);
-    CHECK(azc_send_batch(it.channel, fresh(&it, 3000), 3000, 3) ==
-          -EINPROGRESS);
+    CHECK(azc_send_batch(it.channel, fresh(&it, 3000), 3000, 3) == -EINPROGRESS);
     kernel_allocations_left = 0;
     CHECK(azc_set_sizes(it.channel, 0, sizes, 3) == -ENOMEM);
     kernel_allocations_left = -1;
@@ -770,17 +759,15 @@ static void at_the_end(void *with) {
     its->calls++;
     CHECK(is_silent(its->it));
     if (its->does == CANCELS)
-        CHECK(azc_cancel(its->it->channel, its->it->token, 0, &event) ==
-              AZC_LATER);
-    if (its->does == CLOSES)
-        CHECK(azc_close(its->it->channel, 0, 0) == -EINPROGRESS);
+        CHECK(azc_cancel(its->it->channel, its->it->token, 0, &event) == AZC_LATER);
+    if (its->does == CLOSES) CHECK(azc_close(its->it->channel, 0, 0) == -EINPROGRESS);
     CHECK(is_silent(its->it));
 }
 
 static ssize_t receive_then(ending *its, size_t n) {
     its->it->token++;
-    return azc_recv_then(its->it->channel, its->it->port, its->it->token,
-                         memory, n, at_the_end, its);
+    return azc_recv_then(its->it->channel, its->it->port, its->it->token, memory, n,
+                         at_the_end, its);
 }
 
 /* Once for each that has all its bytes, before that is told; and what is asked for
@@ -860,8 +847,7 @@ static void check_receive_errors(void) {
 
 static azc_fds *with; /* what the call was given */
 
-static ssize_t recv_with_fds(int fd, const struct iovec *vec, int count,
-                             azc_fds *fds) {
+static ssize_t recv_with_fds(int fd, const struct iovec *vec, int count, azc_fds *fds) {
     with = fds;
     return before.recv(fd, vec, count);
 }
@@ -891,8 +877,7 @@ static void check_recv_fds(void) {
     CHECK(azc_recv_fds(it.channel, it.port, 1, memory, 10, &fds) == 1);
     CHECK(with == &fds && has_received(&it, 0, 1));
     with = NULL;
-    CHECK(azc_recv_fds(it.channel, it.port, 2, memory, 10, &fds) ==
-          -EINPROGRESS);
+    CHECK(azc_recv_fds(it.channel, it.port, 2, memory, 10, &fds) == -EINPROGRESS);
     peer_feed(it.flow, 1);
     sim_idle();
     CHECK(with == &fds && tells(&it, 2, 0, 1));
@@ -924,8 +909,7 @@ static ssize_t take_part(int fd, const struct iovec *vec, int count) {
     return disturbed(before.send(fd, vec, count));
 }
 
-static ssize_t take_part_of_pipe(int fd, const struct iovec *vec, int count,
-                                 int how) {
+static ssize_t take_part_of_pipe(int fd, const struct iovec *vec, int count, int how) {
     return disturbed(before.write_pipe(fd, vec, count, how));
 }
 
@@ -1007,8 +991,8 @@ static void check_closed_port(void) {
 static char received[3000];
 
 static ssize_t receive_all(stream *it) {
-    return azc_recv(it->channel, it->port, ++it->token, received,
-                    sizeof received, sizeof received);
+    return azc_recv(it->channel, it->port, ++it->token, received, sizeof received,
+                    sizeof received);
 }
 
 static stream open_watched(const char *which, int *fd) {
@@ -1022,8 +1006,8 @@ static stream open_watched(const char *which, int *fd) {
 
 static bool has_come(const stream *it) {
     uint64_t from = it->flow->moved - sizeof received;
-    return pattern_equals((unsigned char *)received, kernel_stream_of(it->file),
-                          from, sizeof received);
+    return pattern_equals((unsigned char *)received, kernel_stream_of(it->file), from,
+                          sizeof received);
 }
 
 /* No thread of ours runs meanwhile. */
@@ -1104,8 +1088,7 @@ int main(void) {
     lending_on_lend = lent;
     lending_on_replace = replaced;
     check_ways();
-    for (size_t i = 0; i < sizeof SHARES / sizeof *SHARES; i++)
-        check_share(&SHARES[i]);
+    for (size_t i = 0; i < sizeof SHARES / sizeof *SHARES; i++) check_share(&SHARES[i]);
     check_attempts();
     check_pieces();
     check_empty_pieces(SOCKET);

@@ -79,9 +79,7 @@ uint64_t sim_random(void) {
 
 uint64_t sim_below(uint64_t n) { return n ? sim_random() % n : 0; }
 
-bool sim_chance(unsigned in_1024) {
-    return in_1024 && (sim_random() & 1023) < in_1024;
-}
+bool sim_chance(unsigned in_1024) { return in_1024 && (sim_random() & 1023) < in_1024; }
 
 /* ---- failing --------------------------------------------------------- */
 
@@ -101,15 +99,13 @@ static void print_failure(void) {
     fprintf(stderr, "seed %llu failed; its last steps, by thread:\n",
             (unsigned long long)sim.seed);
     unsigned first = sim.traced > TRACED ? sim.traced - TRACED : 0;
-    for (unsigned i = first; i < sim.traced; i++)
-        print_traced(&sim.trace[i % TRACED]);
+    for (unsigned i = first; i < sim.traced; i++) print_traced(&sim.trace[i % TRACED]);
 }
 
 void sim_fail(const char *format, ...) {
     va_list list;
     print_failure();
-    fprintf(stderr, "seed %llu, thread %d: ", (unsigned long long)sim.seed,
-            sim.self);
+    fprintf(stderr, "seed %llu, thread %d: ", (unsigned long long)sim.seed, sim.self);
     va_start(list, format);
     vfprintf(stderr, format, list);
     va_end(list);
@@ -389,9 +385,7 @@ static void set(pthread_mutex_t *mutex, int owner, unsigned rank) {
 
 static bool is_free(void *mutex) { return get(mutex).owner <= 0; }
 
-bool sim_mutex_is_held(const pthread_mutex_t *mutex) {
-    return get(mutex).owner > 0;
-}
+bool sim_mutex_is_held(const pthread_mutex_t *mutex) { return get(mutex).owner > 0; }
 
 /* The others stay with the process. */
 static bool comes_and_goes(const char *name) {
@@ -440,8 +434,7 @@ bool sim_holds_locks(void) { return self()->ranks != 0; }
 
 static void (*before_fork)(void), (*in_parent)(void), (*in_child)(void);
 
-int sim_atfork(void (*prepare)(void), void (*parent)(void),
-               void (*child)(void)) {
+int sim_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void)) {
     before_fork = prepare;
     in_parent = parent;
     in_child = child;

@@ -21,11 +21,10 @@ bool sim_chance(unsigned in_1024);
 
 /* What happened last, printed when a seed fails. */
 void sim_trace(const char *format, int64_t a, int64_t b, int64_t c);
-_Noreturn void sim_fail(const char *format, ...)
-    __attribute__((format(printf, 1, 2)));
-#define SIM_CHECK(condition, ...)                                              \
-    do {                                                                       \
-        if (!(condition)) sim_fail(__VA_ARGS__);                               \
+_Noreturn void sim_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+#define SIM_CHECK(condition, ...)                                                      \
+    do {                                                                               \
+        if (!(condition)) sim_fail(__VA_ARGS__);                                       \
     } while (0)
 
 void sim_begin(uint64_t seed, bool verbose);
