@@ -106,10 +106,10 @@ SLICES = (
     Slice(
         "readers",
         "Readers of every kind, one that stops inside the kernel's copy, forks under "
-        "load, storms of signals.",
+        "load.",
         1,
         "AZC_FORKS=100 python -m pytest core/test_readers.py "
-        "core/test_stalled_readers.py core/test_forks.py slow/test_storms.py",
+        "core/test_stalled_readers.py core/test_forks.py",
     ),
     Slice(
         "every-line",

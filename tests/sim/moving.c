@@ -18,7 +18,6 @@ static void caller_sends(void) {
     CHECK(world.calls[0].in_caller && world.calls[1].in_caller);
     CHECK(!world.threads && world.clocks == clocks);
     CHECK(file_of(fd_of(socket))->looks == looks);
-    azc_free(socket);
 }
 
 static void caller_asks_no_clock(void) {
@@ -26,7 +25,6 @@ static void caller_asks_no_clock(void) {
     int clocks = world.clocks;
     world.takes_all = true;
     CHECK(send_bound(pipe, 64 * KIB) == 0 && world.clocks == clocks);
-    drop(pipe);
 }
 
 static void caller_meets_error(void) {
@@ -38,8 +36,6 @@ static void caller_meets_error(void) {
     CHECK(send_bound(pipe, 20 * KIB) == -EINPROGRESS);
     CHECK(tells(1000, -EPIPE, 8 * KIB));
     CHECK(!world.threads && world.ncalls == 3);
-    azc_free(socket);
-    azc_free(pipe);
 }
 
 static void caller_meets_bad_memory(void) {
@@ -52,7 +48,6 @@ static void caller_meets_bad_memory(void) {
     azc_id in = open_channel(SOCKET, AZC_IN); /* there a message is torn */
     CHECK(get(in, 100) == -EFAULT && get(in, 100) == -EFAULT);
     CHECK(world.ncalls == 3);
-    azc_free(in);
 }
 
 /* ---- out of memory --------------------------------------------------- */
@@ -68,7 +63,6 @@ static void patience_ends(void) {
     scripted_pass(NAP);
     CHECK(world.ncalls == 3 && tells(token, -ENOBUFS, 0));
     CHECK(put(socket, 1) == -ENOBUFS);
-    azc_free(socket);
 }
 
 /* Each shortage of a second and a half is one of its own. */
@@ -97,7 +91,6 @@ static void patience_begins_anew(void) {
     CHECK(tells(token - 1, 0, 0));
     scripted_pass(PATIENCE * 3 / 4);
     CHECK(world.ncalls == 12 && nothing_is_told());
-    azc_free(in);
 }
 
 /* A thread that was missing is forgotten once it is there. */
@@ -112,7 +105,6 @@ static void patience_for_a_thread(void) {
     report(socket);
     scripted_pass(PATIENCE * 3 / 4);
     CHECK(world.ncalls == 3 && world.threads == 1 && nothing_is_told());
-    azc_free(socket);
 }
 
 /* ---- errors that only concern one message ---------------------------- */
@@ -130,7 +122,6 @@ static void bad_memory_is_cancelled(void) {
     report(writing);
     CHECK(called(2, writing, 10));
     CHECK(tells(token - 1, -ECANCELED, 0) && tells(token, 0, 10));
-    azc_free(writing);
 }
 
 static void files_are_cancelled(void) {
@@ -143,7 +134,6 @@ static void files_are_cancelled(void) {
     report(writing);
     CHECK(called(2, writing, 10) && world.calls[2].with_fds);
     CHECK(tells(token - 1, -ECANCELED, 0) && tells(token, 0, 10));
-    azc_free(writing);
 }
 
 static void too_many_files(void) {
@@ -153,7 +143,6 @@ static void too_many_files(void) {
     CHECK(put(socket, 100) == 0);
     CHECK(put(socket, 100) == -ETOOMANYREFS && put(socket, 1) == -ETOOMANYREFS);
     CHECK(world.ncalls == 3 && !world.threads);
-    azc_free(socket);
 }
 
 /* With the first bytes of a message that get out, and with no others. */
@@ -170,7 +159,6 @@ static void files_go_once(void) {
     CHECK(put_fds(socket, 2) == 0);
     CHECK(send_bound(socket, 100) == 0);
     for (int i = 0; i < 7; i++) CHECK(world.calls[i].with_fds == with[i]);
-    azc_free(socket);
 }
 
 /* ---- RWF_NOWAIT ------------------------------------------------------ */
@@ -182,7 +170,6 @@ static void own_pipe_knows_no_nowait(void) {
     CHECK(world.calls[0].nowait && !world.calls[1].nowait);
     CHECK(put(pipe, 300) == -EOPNOTSUPP && put(pipe, 300) == -EOPNOTSUPP);
     CHECK(world.ncalls == 3);
-    azc_free(pipe);
 }
 
 /* ---- receiving ------------------------------------------------------- */
@@ -195,7 +182,6 @@ static void receives_come_one_by_one(void) {
     report(in);
     CHECK(called(1, in, 10) && called(2, in, 20));
     CHECK(tells(token - 1, 0, 10) && nothing_is_told());
-    azc_free(in);
 }
 
 /* What a call on a copy has brought is shared out, and the rest kept. */
@@ -217,7 +203,6 @@ static void leftover_is_delivered(void) {
     sim_idle();
     report(in);
     CHECK(tells(token, 0, 0) && world.ncalls == 3);
-    azc_free(in);
 }
 
 /* ---- how much at a time ---------------------------------------------- */
@@ -241,8 +226,6 @@ static void sockets_take_turns(void) {
     check_turns(a, b);
     CHECK(file_of(fd_of(a))->arms == arms); /* they went on without epoll */
     CHECK(world.clocks - clocks == 2 * (world.rounds - rounds)); /* the pump's */
-    azc_free(a);
-    azc_free(b);
 }
 
 /* The pump has nothing else to do. */
@@ -255,7 +238,6 @@ static void pipe_has_no_budget(void) {
     report(pipe);
     CHECK(scripted_bytes() == MOST && tells(token, 0, MOST));
     CHECK(world.calls[world.ncalls - 1].round == world.calls[2].round);
-    azc_free(pipe);
 }
 
 static void stop_now(void) { inside(writing)->stop_early = true; }
@@ -277,7 +259,6 @@ static void lending_pipe_has_a_budget(void) {
         bytes[world.calls[i].round - first] += world.calls[i].bytes;
     for (int i = 0; i < 3; i++) CHECK(bytes[i] == MIB);
     CHECK(tells(token, 0, 3 * MIB));
-    azc_free(pipe);
 }
 
 /* Once in a while, and each time before a call that may block. */
@@ -299,7 +280,6 @@ static void numbers_are_looked_at(void) {
     sim_idle();
     for (int i = 0; i < 3; i++) CHECK(calls[5 + i].looks == 2 + i);
     CHECK(tells(token, 0, 3 * 8 * KIB));
-    azc_free(device);
 }
 
 /* After a mebibyte no message is added, so that a call is over without those behind it;
@@ -320,7 +300,6 @@ static void not_all_go_together(void) {
     report(socket);
     CHECK(called(0, socket, 10) && called(1, socket, 20));
     CHECK(world.calls[1].with_fds && called(2, socket, 30));
-    drop(socket);
 }
 
 /* ---- loans ----------------------------------------------------------- */
@@ -332,7 +311,6 @@ static void a_call_lends_a_mebibyte(void) {
     sim_idle();
     report(pipe);
     CHECK(world.calls[0].lends && called(0, pipe, MIB));
-    azc_free(pipe);
 }
 
 static void reader_is_asked(void) {
@@ -347,7 +325,6 @@ static void reader_is_asked(void) {
     world.unread = 0;
     scripted_pass(100);
     CHECK(tells(token, 0, 4000) && scripted_timeout() == SECOND);
-    azc_free(pipe);
 }
 
 /* A socket tells when most of what it has was read; of the rest it is asked. */
@@ -367,7 +344,6 @@ static void socket_tells(void) {
     world.unread = 0;
     scripted_pass(50);
     CHECK(tells(token, 0, 4000));
-    azc_free(socket);
 }
 
 /* Files go by a message, which has the bytes. */
@@ -380,7 +356,6 @@ static void message_with_files_is_copied(void) {
     world.unread = 0;
     scripted_pass(50);
     CHECK(tells(token, 0, 4000));
-    azc_free(socket);
 }
 
 static void reader_is_gone(void) {
@@ -391,7 +366,6 @@ static void reader_is_gone(void) {
     world.unread = -EPIPE;
     scripted_pass(50);
     CHECK(inside(pipe)->state == BROKEN && inside(pipe)->error == -EPIPE);
-    azc_free(pipe);
 }
 
 /* ---- what others ask for meanwhile ----------------------------------- */
@@ -413,7 +387,6 @@ static void broken_during_a_call(void) {
     CHECK(world.ncalls == 1);
     CHECK(tells(token - 1, -EBADF, 0) && tells(token, -EBADF, 0));
     CHECK(inside(writing)->state == BROKEN);
-    azc_free(writing);
 }
 
 static void broken_during_an_attempt(void) {
@@ -422,7 +395,6 @@ static void broken_during_an_attempt(void) {
     scripted_meanwhile(0, break_it);
     CHECK(send_bound(writing, 300) == -EINPROGRESS);
     CHECK(tells(1000, -EBADF, 100) && !world.threads);
-    azc_free(writing);
 }
 
 static void cancel_it(void) { CHECK(azc_cancel(writing, token, 0, NULL) == AZC_LATER); }
@@ -456,7 +428,6 @@ static void batch_ends_with_what_is_in_flight(void) {
     CHECK(azc_sendv(writing, port, ++token, &all, 1, sizes, 3, 0) == -EINPROGRESS);
     sim_idle();
     CHECK(tells(token, -ECANCELED, 0) && scripted_bytes() == 8 * KIB);
-    azc_free(writing);
 }
 
 /* Nothing of it is left allocated then: scripted_end() looks. */
@@ -467,7 +438,6 @@ static void rescue_fails(void) {
     world.unreadable = true;
     CHECK(azc_cancel(socket, token, MIB, NULL) == AZC_LATER);
     CHECK(tells(token, -EFAULT, 100) && put(socket, 1) == -EFAULT);
-    azc_free(socket);
 }
 
 /* ---- a relay's turn -------------------------------------------------- */
@@ -497,8 +467,6 @@ static void relay_has_its_turn(void) {
     CHECK(world.ncalls == 4 && !inside(writing)->driving);
     CHECK(!inside(writing)->in_call && !inside(source)->in_call);
     azc_relay_free(relay);
-    azc_free(writing);
-    azc_free(source);
 }
 
 static void relay_is_closed(void) {
@@ -509,8 +477,6 @@ static void relay_is_closed(void) {
     open_relay();
     CHECK(tells(3000, -ESHUTDOWN, 0) && tells(2000, 0, 0));
     azc_relay_free(relay);
-    azc_free(writing);
-    azc_free(source);
 }
 
 /* ---- all of them ----------------------------------------------------- */

@@ -35,7 +35,6 @@ static void number_is_lost_during_a_receive(void) {
     report(writing);
     CHECK(tells(token - 1, 0, 3) && tells(token, -EBADF, 0));
     CHECK(world.ncalls == 1);
-    azc_free(writing);
 }
 
 /* That nothing is unread in another file says nothing of what was lent. */
@@ -62,7 +61,6 @@ static void number_is_lost_during_a_call(void) {
     scripted_meanwhile(0, lose_it);
     CHECK(put(writing, 300) == -EBADF || tells(token, -EBADF, 0));
     CHECK(it->arms == 0);
-    azc_free(writing);
 }
 
 static void arming_fails_for_now(void) {
@@ -74,7 +72,6 @@ static void arming_fails_for_now(void) {
     CHECK(scripted_timeout() == NAP && inside(socket)->pumping.armed);
     scripted_pass(NAP);
     CHECK(tells(token, 0, 300));
-    azc_free(socket);
 }
 
 /* ---- no thread ------------------------------------------------------- */
@@ -91,8 +88,6 @@ static void threads_are_missing(void) {
     CHECK(nothing_is_told() && world.sleeps == 1 && world.threads == 2);
     CHECK(inside(a)->pumping.pump);
     CHECK(nothing_is_told() && !scripted_signalled(azc_port_fd(port)));
-    azc_free(a);
-    azc_free(b);
 }
 
 static azc_id other;
@@ -113,8 +108,6 @@ static void driven_ones_are_left_alone(void) {
     CHECK(put(other, 300) == -EINPROGRESS);
     CHECK(put(writing, 300) == -EINPROGRESS);
     CHECK(inside(writing)->pumping.pump);
-    azc_free(other);
-    azc_free(writing);
 }
 
 /* ---- the pump's time ------------------------------------------------- */
@@ -125,10 +118,6 @@ static azc_id open_starved(void) {
     CHECK(put(id, 300) == -EINPROGRESS);
     sim_idle();
     return id;
-}
-
-static void free_three(const azc_id *ids) {
-    for (int i = 0; i < 3; i++) azc_free(ids[i]);
 }
 
 static void wake_pump(azc_id id) {
@@ -157,7 +146,6 @@ static void naps_are_exact(void) {
     CHECK(world.rounds == rounds + 2 && scripted_timeout() == 1);
     scripted_pass(1);
     CHECK(called(calls + 1, b, 300) && scripted_timeout() == SECOND);
-    free_three((azc_id[]){a, b, full});
 }
 
 static void long_naps(void) {
@@ -167,7 +155,6 @@ static void long_naps(void) {
     azc__leave(channel);
     sim_idle();
     CHECK(scripted_timeout() == SECOND);
-    azc_free(a);
 }
 
 /* Once a second, of those that it waits for. */
@@ -189,13 +176,12 @@ static void numbers_are_checked(void) {
         CHECK(it->looks == looks + i && piped->looks == looks_piped + i);
     }
     CHECK(idling->looks == 1);
-    free_three((azc_id[]){idle, pipe, a});
 }
 
 /* ---- forking --------------------------------------------------------- */
 
 static void pumps_come_and_go(void) {
-    azc_id pipe = open_full(PIPE, AZC_OUT, 300);
+    open_full(PIPE, AZC_OUT, 300);
     azc_id out = open_full(SOCKET, AZC_OUT, 300);
     azc_id more = open_full(SOCKET, AZC_OUT, 300);
     azc_id in = open_channel(SOCKET, AZC_IN);
@@ -209,7 +195,7 @@ static void pumps_come_and_go(void) {
     CHECK(azc_close(more, 0, 0) == 1 && !inside(more)->pumping.pump);
     sim_idle();
     CHECK(world.pollers == 2); /* without any time that passes */
-    free_three((azc_id[]){more, in, pipe});
+    free_all();
     sim_idle();
     CHECK(world.pollers == 0);
 }
@@ -233,8 +219,8 @@ static void play_child(void) {
 }
 
 static void forked(void) {
-    azc_id pipe = open_full(PIPE, AZC_OUT, 300);
-    azc_id out = open_full(SOCKET, AZC_OUT, 300);
+    open_full(PIPE, AZC_OUT, 300);
+    open_full(SOCKET, AZC_OUT, 300);
     azc_id in = open_channel(SOCKET, AZC_IN);
     int status = -1;
     CHECK(get(in, 10) == -EINPROGRESS);
@@ -242,7 +228,6 @@ static void forked(void) {
     pid_t child = sim_fork();
     if (child == 0) play_child();
     CHECK(waitpid(child, &status, 0) == child && status == 0);
-    free_three((azc_id[]){pipe, out, in});
 }
 
 /* ---- all of them ----------------------------------------------------- */

@@ -9,12 +9,19 @@ char memory[MOST];
 azc_id port, writing;
 uint64_t token, recorded;
 static azc_fds files = {.count = 1};
+static azc_id opened[FDS];
+static int count_opened;
 
 azc_id open_channel(int kind, int flags) {
     azc_id id;
     CHECK(azc_open(scripted_file(kind), flags, &id) == 0);
     azc_bind_port(id, port, 1000, 1 << 30);
+    opened[count_opened++] = id;
     return id;
+}
+
+void free_all(void) {
+    while (count_opened) azc_free(opened[--count_opened]);
 }
 
 azc_channel *inside(azc_id id) { return azc__handle_slot(&azc__channels, id)->object; }
@@ -95,6 +102,7 @@ static void play(const situation *it) {
     token = recorded = 0;
     CHECK(azc_port_open(&port) == 0);
     it->play();
+    free_all();
     sim_idle();
     while (is_told(&event)) continue;
     azc_port_take(port, recorded, NULL, 0);

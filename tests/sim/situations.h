@@ -2,7 +2,7 @@
  *
  * Each says what the kernel answers, lets its channels send or receive, and looks at
  * which calls were made, by which thread, when, and what was told.  It has a port, and
- * leaves nothing open.
+ * what it leaves open is freed.
  */
 #ifndef SIM_SITUATIONS_H
 #define SIM_SITUATIONS_H
@@ -38,6 +38,7 @@ ssize_t get(azc_id id, size_t n);
 int send_bound(azc_id id, size_t n);
 /* Frees it; whatever is told of that has been heard. */
 void drop(azc_id id);
+void free_all(void);
 /* The fd that the pump waits for is ready. */
 void report(azc_id id);
 
