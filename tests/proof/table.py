@@ -92,12 +92,6 @@ SLICES = (
         "AZC_INJECT=800 python -m pytest slow/test_injected_errors.py",
     ),
     Slice(
-        "kills",
-        "Senders that are killed at any byte: what was read is a prefix.",
-        1,
-        "AZC_KILLS=250 python -m pytest slow/test_kills.py",
-    ),
-    Slice(
         "limits",
         "Too few fds, threads, locked memory, address space or pipe pages.",
         4,
