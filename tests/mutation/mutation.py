@@ -7,7 +7,7 @@ Prints what became of the mutants, file by file, and each survivor (`trying`).
 The simulation (tests/sim) comes first: it is quick, and a seed always does the same.
 Then come the programs that make their situations by hand.  What all these let pass is
 compared with the original as the compiler's optimiser sees both: the same object code
-is the same program.  The rest goes on to programs with real threads on real fds.
+is the same program.
 """
 
 import re
@@ -77,10 +77,6 @@ SITUATIONS = [
     *(Program(name, SCRIPTED, cpu_seconds=1) for name in ("moving", "pumping")),
     Program("cancelling", LINUX, cpu_seconds=1),
 ]
-WITH_THREADS = [
-    Program("race", LINUX, [f"--operations 10000 --seed {seed}" for seed in (1, 2)]),
-    Program("relays", LINUX, [f"--rounds 10 --seed {seed}" for seed in (1, 2, 3)]),
-]
 
 
 class Verdict(Enum):
@@ -88,20 +84,18 @@ class Verdict(Enum):
     SIMULATION = "killed by the simulation"
     SITUATION = "killed by a situation"
     EQUIVALENT = "equivalent"
-    THREADS = "killed with real threads"
     SURVIVES = "survives"
 
 
 class Judge:
     """All that is the same for every mutant, compiled once."""
 
-    def __init__(self, folder: Path, seeds: int, *, threads: bool) -> None:
+    def __init__(self, folder: Path, seeds: int) -> None:
         self.folder = folder
         self._simulation = [
             Program("sim", RANDOM, [f"--seeds {FIRST_SEEDS}"], cpu_seconds=1),
             Program("sim", RANDOM, [f"--from {FIRST_SEEDS + 1} --seeds {seeds}"]),
         ]
-        self._with_threads = WITH_THREADS if threads else []
         for kernel in (RANDOM, SCRIPTED, LINUX):
             for source in (*HELPER, *kernel.sources):
                 self._compile(source, kernel.flags, f"{kernel.name}/{source.stem}.o")
@@ -109,14 +103,13 @@ class Judge:
             # (from a folder of its own, as a mutant is: no path of theirs differs)
             copy = Path(shutil.copy(source, folder))
             self._compile(copy, AS_BUILT, f"built/{source.stem}.o")
-        for each in (*self._simulation, *SITUATIONS, *WITH_THREADS):
+        for each in (*self._simulation, *SITUATIONS):
             source = SIM / f"{each.name}.c"
             self._compile(source, each.kernel.flags, f"{each.name}.main")
 
     def originals_pass(self) -> bool:
         """Whether the programs find no fault where there is none."""
-        everything = (*self._simulation, *SITUATIONS, *self._with_threads)
-        return not self._is_caught(everything, None)
+        return not self._is_caught((*self._simulation, *SITUATIONS), None)
 
     def judge(self, mutant: Mutant) -> Verdict:
         source = self.folder / mutant.file
@@ -127,11 +120,8 @@ class Judge:
             return Verdict.SIMULATION
         if self._is_caught(SITUATIONS, source):
             return Verdict.SITUATION
-        if self._is_the_same(source):
-            return Verdict.EQUIVALENT
-        if self._is_caught(self._with_threads, source):
-            return Verdict.THREADS
-        return Verdict.SURVIVES
+        same = self._is_the_same(source)
+        return Verdict.EQUIVALENT if same else Verdict.SURVIVES
 
     def _is_the_same(self, source: Path) -> bool:
         self._compiled(source, AS_BUILT, "mutant.o")
@@ -173,12 +163,11 @@ class Judge:
 def main() -> int:
     words = parser(__doc__, CORE)
     words.add_argument("--seeds", type=int, default=3000)
-    words.add_argument("--no-threads", action="store_true", help="the simulation only")
     options = words.parse_args()
 
     def try_all(mutants: list[Mutant], note: Callable[[Mutant, Enum], None]) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            judge = Judge(Path(folder), options.seeds, threads=not options.no_threads)
+            judge = Judge(Path(folder), options.seeds)
             assert judge.originals_pass(), "the programs fail without a mutant"
             for mutant in mutants:
                 note(mutant, judge.judge(mutant))
