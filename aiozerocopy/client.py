@@ -71,12 +71,12 @@ SILENCE = 0.4  # seconds without a first frame until we ask what kind of server 
 # What is wrong, by what `greeting` has found; the last two only with a token.
 _REASONS: dict[str, str] = {
     "tls": "speaks TLS: give ssl_context=",
-    "plain": "speaks no TLS: leave ssl_context= away",
+    "plain": "speaks no TLS: leave out ssl_context=",
     "web": "is for browsers: serve_tcp and Broadcast serve frames",
     "foreign": "is no server of frames",
     "token": "wants a token: give token=",
     "wrong token": "refused the token",
-    "no token": "wants no token: leave token= away",
+    "no token": "wants no token: leave out token=",
 }
 
 log: logging.Logger = logging.getLogger("aiozerocopy")
@@ -171,7 +171,7 @@ def place_of(
     if not isinstance(address, str):
         return os.fspath(address), None
     if "://" in address:
-        raise ValueError(f"{address!r} is not an address: leave ...:// away")
+        raise ValueError(f"{address!r} is not an address: leave out the ...://")
     if port is not None:
         check_port(port)
         return address, port
@@ -265,7 +265,7 @@ class FrameClient(Ready, AsyncResource):
     ) -> None:
         check_seconds(idle_timeout=idle_timeout, connect_within=connect_within)
         if on_event is not None and not callable(on_event):
-            raise TypeError(f"on_event is a function, not {on_event!r}")
+            raise TypeError(f"on_event must be a function, not {on_event!r}")
         self._within = connect_within
         self._idle_timeout = idle_timeout
         self._new_receiver = partial(

@@ -63,7 +63,7 @@ class Colour:
             known = ", ".join(_PARTS)
             raise ValueError(f"unknown matrix {self.matrix!r}: one of {known}")
         if self.chroma not in ("left", "center"):
-            raise ValueError(f"chroma is 'left' or 'center', not {self.chroma!r}")
+            raise ValueError(f"chroma must be 'left' or 'center', not {self.chroma!r}")
 
 
 class Conversion:
@@ -84,7 +84,7 @@ class Conversion:
             raise ValueError(f"unknown YUV format {yuv!r}: one of {', '.join(PLANES)}")
         width, height = map(operator.index, size)
         if not (0 < width <= 1 << 15 and 0 < height <= 1 << 15):
-            raise ValueError(f"no picture has {width}x{height} pixels")
+            raise ValueError(f"a picture of {width}x{height} has no pixels")
         self.size: tuple[int, int] = width, height
         self.rgb: str = rgb
         self.yuv: str = yuv

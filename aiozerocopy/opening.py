@@ -269,7 +269,7 @@ def _check_transparent(source: object) -> None:
         inner, (io.BufferedReader, io.BufferedWriter, io.BufferedRandom)
     ):
         raise TypeError(
-            f"{type(inner).__name__} changes the bytes on their way: give the file "
+            f"{type(inner).__name__} changes the bytes on their way: pass the file "
             "below it"
         )
     if hasattr(source, "getpeercert"):

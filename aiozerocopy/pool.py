@@ -120,7 +120,7 @@ class FramePool(AsyncResource):
         if min(self.shape, default=1) <= 0:
             raise ValueError(f"a frame of shape {self.shape} has no bytes")
         if slots < 1:
-            raise ValueError(f"a pool needs a slot at least, not {slots}")
+            raise ValueError(f"slots must be at least 1, not {slots}")
         memory = self._new_memory()
         self.nbytes: int = memory.nbytes
         self._memory: Memory | None = memory  # None once closed

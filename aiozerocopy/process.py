@@ -130,7 +130,7 @@ def _given(name: str, value: object) -> Any:
     if not usable:
         kinds = "'tail', False" if name == "stderr" else "True, False"
         raise ValueError(
-            f"{name} is {kinds}, None, an fd or an open file, not {value!r}"
+            f"{name} must be {kinds}, None, an fd or an open file, not {value!r}"
         )
     return value
 
@@ -145,8 +145,8 @@ def _checked_fd(given: int | HasFileno) -> int:
     fd = given if isinstance(given, int) else given.fileno()
     if isinstance(given, bool) or fd <= 2:
         raise ValueError(
-            f"pass_fds are fds above 2 (those are stdin, stdout and stderr) or open "
-            f"files, not {given!r}"
+            "pass_fds must be fds above 2 (up to 2 are stdin, stdout and stderr) or "
+            f"open files, not {given!r}"
         )
     try:
         os.fstat(fd)

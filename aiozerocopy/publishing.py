@@ -95,7 +95,9 @@ def publish_stats(name: str | None = None) -> Publication:
     """
     global _current
     if _current is not None:
-        raise RuntimeError(f"this process publishes its stats as {_current.name!r}")
+        raise RuntimeError(
+            f"this process already publishes its stats as {_current.name!r}"
+        )
     _current = Publication(_default_name() if name is None else name)
     return _current
 
@@ -110,10 +112,10 @@ class Publication:
 
     def __init__(self, name: str) -> None:
         if not isinstance(name, str):
-            raise TypeError(f"a name is text, not {name!r}")
+            raise TypeError(f"name must be a string, not {name!r}")
         if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
             raise ValueError(
-                f"a name has 1 to {LONGEST_NAME} characters, and no line ends"
+                f"name must have 1 to {LONGEST_NAME} characters and no line breaks"
             )
         self.name = name
         self.path: Path = folder() / f"{os.getpid()}{SUFFIX}"

@@ -60,7 +60,7 @@ def relay(
     """
     for name, number in (("nbytes", nbytes), ("offset", offset)):
         if number is not None and number < 0:
-            raise ValueError(f"{name} is never negative, as {number} is")
+            raise ValueError(f"{name} must be at least 0, not {number}")
     if offset is not None and isinstance(source, ByteReceiveStream):
         raise ValueError("only a file has an offset")
     return Relay(partial(_run, source, sink, nbytes, offset, pieces))

@@ -97,9 +97,11 @@ class Splitter(Block):
         unit: int = 1,
     ) -> None:
         if not patience >= 0:
-            raise ValueError(f"patience is a number of seconds, not {patience!r}")
+            raise ValueError(f"patience must be a number of seconds, not {patience!r}")
         if unit < 1:
-            raise ValueError(f"unit is a number of bytes from 1 on, not {unit!r}")
+            raise ValueError(
+                f"unit must be a number of bytes, at least 1, not {unit!r}"
+            )
         self._source = source
         self._patience = patience
         self._unit = unit
@@ -305,7 +307,7 @@ def _file(file: File, source: ByteReceiveStream) -> io.FileIO:
     if is_regular:
         raise io.UnsupportedOperation(f"{file!r} is open for reading only")
     raise io.UnsupportedOperation(
-        f"{file!r} is no regular file: for any other place, relay a reader to it"
+        f"{file!r} is not a regular file: for anything else, relay a reader to it"
     )
 
 

@@ -53,8 +53,8 @@ def _is_main_interpreter() -> bool:
 
 if not _is_main_interpreter():
     raise ImportError(
-        "aiozerocopy cannot be imported in a subinterpreter: its threads, and what it "
-        "does at a fork and at the end, are the whole process's"
+        "aiozerocopy cannot be imported in a subinterpreter: its threads, and its "
+        "handlers of fork and exit, belong to the whole process"
     )
 
 # What is noted about borrowed memory has no locks: an exception may come between any
@@ -62,7 +62,7 @@ if not _is_main_interpreter():
 # makes can do without the GIL, so importing our C part does not bring it back.
 if not getattr(sys, "_is_gil_enabled", lambda: True)():
     raise ImportError(
-        "aiozerocopy needs the GIL, and this Python runs without: set PYTHON_GIL=1, or "
-        "start it as `python -X gil=1`",
+        "aiozerocopy needs the GIL, which is off here: set PYTHON_GIL=1, or start "
+        "Python as `python -X gil=1`",
         name="aiozerocopy",
     )

@@ -64,8 +64,8 @@ class Batches:
         self._failure: Failure[Exception] | None = None  # None: the stream's end
         if not self._shape or min(self._shape) < 1 or not self._dtype.itemsize:
             raise ValueError(
-                f"a batch of shape {self._shape} and {dtype!r} has no records: write "
-                "how many, then the shape of one"
+                f"a batch of shape {self._shape} and {dtype!r} has no records: the "
+                "shape is the number of records, then the shape of one"
             )
         if self._dtype.hasobject:
             raise TypeError("a stream cannot carry Python objects")
@@ -82,8 +82,8 @@ class Batches:
             )
         if pool.slots < 2:
             raise ValueError(
-                "batches need a pool of two slots or more: the loop has one while "
-                "the next is filled"
+                "batches need a pool of at least two slots: you use one while the "
+                "next is filled"
             )
 
     def __aiter__(self) -> Self:

@@ -42,7 +42,9 @@ def duplicates(files: Iterable[int | HasFileno]) -> Any:
     if not numbers:
         raise ValueError("fds must not be empty")
     if len(numbers) > MOST_FDS:
-        raise ValueError(f"{len(numbers)} fds: {MOST_FDS} go with one message at most")
+        raise ValueError(
+            f"one message carries at most {MOST_FDS} fds, not {len(numbers)}"
+        )
     fds = ffi.gc(ffi.new("azc_fds *"), close_fds)
     check(lib.azc_dup_fds(fds, ffi.new("int[]", numbers), len(numbers)))
     return fds

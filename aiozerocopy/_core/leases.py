@@ -167,9 +167,9 @@ def tensor_memory(tensor: Any, *, writable: bool = False) -> npt.NDArray[Any]:
                     return other
             return array
     except Exception as error:
-        raise BufferError(f"this {kind} does not give its memory: {error}") from None
+        raise BufferError(f"the memory of this {kind} cannot be had: {error}") from None
     raise BufferError(
-        f"the memory of this {kind} is a device's: bring it to the host first, by "
+        f"this {kind} is in a device's memory: copy it to the host first, by "
         "tensor.cpu(), cupy.asnumpy(array) or jax.device_get(array)"
     )
 

@@ -288,7 +288,7 @@ def open_source(file: AnyFile, offset: int | None = None) -> ReceiveStream:
         ValueError: a negative offset.
     """
     if offset is not None and offset < 0:
-        raise ValueError(f"an offset is never negative, as {offset} is")
+        raise ValueError(f"offset must be at least 0, not {offset}")
     flags = os.O_RDONLY | os.O_NONBLOCK
     if isinstance(file, (str, bytes, os.PathLike)):
         fd = os.open(file, flags)

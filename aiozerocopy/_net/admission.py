@@ -304,13 +304,13 @@ def tokens_of(
         return ()
     several = [token] if isinstance(token, (str, bytes, int)) else token
     if not all(isinstance(each, (str, bytes, bytearray)) for each in several):
-        raise TypeError(f"{name}= must be a text or a list of texts")
+        raise TypeError(f"{name}= must be a string or a list of strings")
     tokens = tuple(
         each.encode(errors="surrogateescape") if isinstance(each, str) else bytes(each)
         for each in several
     )
     if not tokens:
-        raise ValueError(f"{name}= is empty: None is for no token")
+        raise ValueError(f"{name}= is empty: use None for no token")
     for each in tokens:
         if not 0 < len(each) <= MAX_TOKEN:
             raise ValueError(f"{name}= has 1 to {MAX_TOKEN} bytes, not {len(each)}")
@@ -331,7 +331,7 @@ async def _check_token(stream: ByteStream, tokens: Sequence[bytes]) -> None:
         await stream.send(_YES)
         return
     await stream.send(_NO)
-    raise NotAdmitted("it has not the right token")
+    raise NotAdmitted("its token is wrong")
 
 
 async def present_token(stream: ByteStream, token: str | bytes) -> None:

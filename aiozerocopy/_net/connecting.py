@@ -128,7 +128,9 @@ def check_seconds(**limits: float | None) -> None:
         if seconds is None:
             continue
         if isinstance(seconds, bool) or not isinstance(seconds, Real):
-            raise TypeError(f"{name} is a number of seconds, or None, not {seconds!r}")
+            raise TypeError(
+                f"{name} must be a number of seconds, or None, not {seconds!r}"
+            )
         if not seconds > 0:
             raise ValueError(f"{name} must be above 0 seconds, or None, not {seconds}")
 
@@ -139,7 +141,7 @@ def check_counts(least: int, **counts: int | None) -> None:
         if count is None:
             continue
         if isinstance(count, bool) or not isinstance(count, Integral):
-            raise TypeError(f"{name} is a whole number, not {count!r}")
+            raise TypeError(f"{name} must be a whole number, not {count!r}")
         if count < least:
             raise ValueError(f"{name} must be at least {least}, not {count}")
 

@@ -144,11 +144,12 @@ class FrameHeader:
         """
         pixel_format = self.pixel_format.encode("ascii")
         if len(pixel_format) > 16 or "\0" in self.pixel_format:
-            raise ValueError(f"no pixel format of 16 letters: {self.pixel_format!r}")
-        if self.metadata_length > MAX_METADATA:
             raise ValueError(
-                f"{self.metadata_length:,} bytes of metadata; {MAX_METADATA:,} is most"
+                "pixel_format must be at most 16 letters of ASCII, not "
+                f"{self.pixel_format!r}"
             )
+        if self.metadata_length > MAX_METADATA:
+            raise ValueError(_too_much_metadata(self.metadata_length))
         dimensions = len(self.shape)
         try:
             fields = _FIELDS.pack(
@@ -186,9 +187,13 @@ class FrameHeader:
             _FIELDS.unpack(fields)
         )
         if magic != MAGIC:
-            raise WrongMagic(f"a frame begins with {MAGIC!r}, and this with {magic!r}")
+            raise WrongMagic(
+                f"not a frame: it begins with {magic!r}, not with {MAGIC!r}"
+            )
         if version != VERSION:
-            raise UnknownVersion(f"version {version}; only {VERSION} is known here")
+            raise UnknownVersion(
+                f"unknown version {version}: this side knows only {VERSION}"
+            )
         (checksum,) = _CHECKSUM.unpack_from(memory, _FIELDS.size)
         if checksum != zlib.crc32(fields):
             raise CorruptHeader("the header's checksum is wrong")
@@ -203,20 +208,20 @@ class FrameHeader:
     def _check(self, max_bytes: int) -> None:
         itemsize = DTYPES.get(self.dtype)
         if itemsize is None:
-            raise CorruptHeader(f"no dtype that travels: {self.dtype!r}")
+            raise CorruptHeader(f"unknown dtype {self.dtype!r}")
         most = math.prod(side or 1 for side in self.shape) * itemsize
         if most >> 63 or math.prod(self.shape) * itemsize != self.payload_length:
             raise CorruptHeader(
-                f"{self.payload_length:,} bytes are no {self.dtype} of {self.shape}"
+                f"{self.payload_length:,} bytes do not fit dtype {self.dtype} and "
+                f"shape {self.shape}"
             )
         if self.payload_length > max_bytes:
             raise FrameTooLarge(
-                f"a frame of {self.payload_length:,} bytes; {max_bytes:,} is the limit"
+                f"a frame of {self.payload_length:,} bytes exceeds the limit of "
+                f"{max_bytes:,}"
             )
         if self.metadata_length > MAX_METADATA:
-            raise FrameTooLarge(
-                f"{self.metadata_length:,} bytes of metadata; {MAX_METADATA:,} is most"
-            )
+            raise FrameTooLarge(_too_much_metadata(self.metadata_length))
 
 
 def _of_header(name: str) -> Any:
@@ -235,6 +240,10 @@ class Described:
     pixel_format: str = _of_header("pixel_format")
     key: bool = _of_header("key")
     nbytes: int = _of_header("payload_length")
+
+
+def _too_much_metadata(nbytes: int) -> str:
+    return f"at most {MAX_METADATA:,} bytes of metadata, not {nbytes:,}"
 
 
 def _text(field: bytes) -> str:
@@ -265,9 +274,11 @@ def describe(array: AnyBuffer | Lease) -> tuple[str, tuple[int, ...]]:
         view = view_of(array)
         code, shape = _dtype_of_format(view.format, view.itemsize), view.shape or ()
     if code not in DTYPES:
-        raise TypeError(f"frames of dtype {dtype or code} cannot travel: view as bytes")
+        raise TypeError(
+            f"frames of dtype {dtype or code} cannot be sent: send a view of bytes"
+        )
     if len(shape) > MAX_DIMENSIONS:
-        raise ValueError(f"{len(shape)} dimensions; {MAX_DIMENSIONS} is most")
+        raise ValueError(f"at most {MAX_DIMENSIONS} dimensions, not {len(shape)}")
     return code, shape
 
 

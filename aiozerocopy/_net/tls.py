@@ -384,7 +384,9 @@ class TLSStream(MessageStream, ByteStream):
 def check_context(context: object) -> None:
     """Raises: TypeError: it is neither a context nor None."""
     if context is not None and not isinstance(context, ssl.SSLContext):
-        raise TypeError(f"ssl_context is an ssl.SSLContext, or None, not {context!r}")
+        raise TypeError(
+            f"ssl_context must be an ssl.SSLContext, or None, not {context!r}"
+        )
 
 
 async def secure(

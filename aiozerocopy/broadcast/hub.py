@@ -56,7 +56,7 @@ class Broadcast(Block):
 
     def __init__(self, slots: int = SLOTS) -> None:
         if slots < 1:
-            raise ValueError(f"a broadcast needs a slot at least, not {slots}")
+            raise ValueError(f"slots must be at least 1, not {slots}")
         self.sequence: int = 0  # of the next frame
         self._slots = slots
         self._pool: FramePool | None = None

@@ -99,7 +99,7 @@ class Connection:
                 await connection._greet(display)
                 return connection
             raise ScreenError(
-                f"{display.name}: what is there says nothing: is it an X server?"
+                f"{display.name}: nothing answers there: is it an X server?"
             )
         except BaseException:
             connection.close()
@@ -111,7 +111,9 @@ class Connection:
         rest = await self._receive(4 * struct.unpack_from("=H", head, 6)[0])
         self._missing = memoryview(self._head)
         if why := x11.refusal(head, rest):
-            raise ScreenError(f"the X server of {self.name} does not let us in: {why}")
+            raise ScreenError(
+                f"the X server of {self.name} refused the connection: {why}"
+            )
         try:
             self.setup: x11.Setup = x11.setup(rest, display.screen)
         except ScreenError as error:
@@ -190,7 +192,7 @@ class Connection:
         except OSError as error:
             raise self._fail("has gone", error) from error
         if sent < len(data):
-            raise self._fail("takes nothing any more")
+            raise self._fail("no longer reads requests")
 
     # ---- replies -------------------------------------------------------------------
 
@@ -242,7 +244,7 @@ class Connection:
                 return into
             nbytes = _MOST + 1
         if nbytes > _MOST:
-            raise self._fail("sends nonsense")
+            raise self._fail("sends invalid data")
         return memoryview(bytearray(nbytes))
 
     def _take(self, head: bytes, body: memoryview) -> None:
@@ -270,13 +272,13 @@ class Connection:
             if (sequence - first.sequence) & 0x8000:  # it is for an earlier request
                 break
             if first.has_reply:
-                raise self._fail("leaves a reply out")
+                raise self._fail("left out a reply")
             self._expected.popleft()
             first.end()
         if head[0] == x11.ERROR:  # of a request without a reply
             said = x11.request_that_failed(bytes(head), self.majors)
             raise self._fail(f"refused: {said}")
-        raise self._fail("answers what nobody has asked")
+        raise self._fail("answers a request that was not made")
 
     async def _fill(self) -> None:
         """Receive all that is missing.  After a cancel, what has come is in place."""

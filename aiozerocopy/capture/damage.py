@@ -40,7 +40,7 @@ class Damage:
         """Have the server keep account; raises ScreenError if it cannot."""
         damage, xfixes = map(extensions.get, ("DAMAGE", "XFIXES"))
         if damage is None or xfixes is None:
-            raise ScreenError("the X server does not tell what changes: no DAMAGE")
+            raise ScreenError("the X server does not report changes: it has no DAMAGE")
         (self._damage, self._event), (self._xfixes, _) = damage, xfixes
         self._connection = connection
         self._account, self._taken = connection.new_id(), connection.new_id()

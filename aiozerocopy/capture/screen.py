@@ -75,9 +75,9 @@ class X11Screen:
             ScreenError: there is no display.
         """
         if region is not None and monitor is not None:
-            raise ValueError("a region or a monitor, not both")
+            raise ValueError("give a region or a monitor, not both")
         if slots < 1:
-            raise ValueError(f"a screen needs a slot at least, not {slots}")
+            raise ValueError(f"slots must be at least 1, not {slots}")
         self._wanted = None if region is None else Rectangle(*region)
         if self._wanted is not None and min(self._wanted[2:]) < 1:
             raise ValueError(f"a region of {self._wanted} has no pixels")
@@ -145,7 +145,7 @@ class X11Screen:
             return self._whole
         if region.within(self._whole) != region:
             raise ValueError(
-                f"the region {region} is not all on the screen, which is {self._whole}"
+                f"the region {region} is not entirely on the screen, {self._whole}"
             )
         return region
 
@@ -153,8 +153,8 @@ class X11Screen:
         setup, width = self._setup, self.size[0]
         if not setup.pix_fmt:
             raise ScreenError(
-                f"the screen has a depth of {setup.depth}, whose pixels FFmpeg has no "
-                "name for: 24 is usual"
+                f"FFmpeg has no pixel format for a screen of depth {setup.depth}: "
+                "24 is usual"
             )
         if width * setup.pixel_bytes % setup.row_unit:
             raise ValueError(
@@ -162,7 +162,7 @@ class X11Screen:
                 "take an even width"
             )
         if self._cursor and "XFIXES" not in self._extensions:
-            raise ScreenError("the X server tells of no cursor: it has no XFIXES")
+            raise ScreenError("the X server does not show its cursor: it has no XFIXES")
         if self._cursor and setup.pix_fmt not in DRAWABLE:
             raise ValueError(f"no cursor can be drawn over {setup.pix_fmt}")
 
@@ -246,7 +246,7 @@ class X11Screen:
             that is not positive, ScreenError if the server does not tell of damage.
         """
         if rate is not None and not 0 < rate < math.inf:
-            raise ValueError(f"a rate is a positive number, not {rate}")
+            raise ValueError(f"the rate must be a positive number, not {rate}")
         if damage:
             connection, found = self._usable(), self._extensions
             if self._damage is None:
@@ -386,7 +386,7 @@ class X11Screen:
             raise RuntimeError("this X11Screen is not open: use it with async with")
         if (now := self._changed_to) is not None:
             raise ScreenChanged(
-                f"the screen has another size now, {now.width}x{now.height}, and not "
+                f"the screen's size changed to {now.width}x{now.height}, from "
                 f"{self._whole.width}x{self._whole.height}: open it again"
             )
         return self._connection

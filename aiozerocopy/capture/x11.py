@@ -59,7 +59,7 @@ class Rectangle(NamedTuple):
 
 
 @contextlib.contextmanager
-def _sense(otherwise: str = "the X server sends nonsense") -> Iterator[None]:
+def _sense(otherwise: str = "the X server sends invalid data") -> Iterator[None]:
     """A block that reads a message, and raises ScreenError if that lacks something."""
     try:
         yield

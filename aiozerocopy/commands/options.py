@@ -173,7 +173,7 @@ def words(text: str) -> list[str]:
     except ValueError as error:
         raise Refused(text, f"cannot be read: {error}") from None
     if not found:
-        raise Refused(text, "is empty: leave it away, or write words")
+        raise Refused(text, "is empty: leave it out, or write some words")
     return found
 
 
@@ -181,7 +181,7 @@ def token(text: str) -> str:
     """The token that a viewer shows to a server."""
     if not 0 < len(text.encode(errors="surrogateescape")) <= MAX_TOKEN:
         raise ArgumentTypeError(
-            f"a token has 1 to {MAX_TOKEN} bytes: write one, or leave --token away"
+            f"a token has 1 to {MAX_TOKEN} bytes: write one, or leave out --token"
         )
     return text
 
@@ -218,7 +218,7 @@ def tokens(options: Namespace) -> list[str] | None:
     else:
         return None
     if not found:
-        raise ValueError(f"{where} is empty: write a token there, or leave it away")
+        raise ValueError(f"{where} is empty: write a token there, or leave it out")
     return found
 
 
@@ -228,7 +228,7 @@ def tokens(options: Namespace) -> list[str] | None:
 def file(text: str) -> Path:
     """The path of a file."""
     if not text:
-        raise Refused(text, "is no file: write its path")
+        raise Refused(text, "is not a file: write its path")
     return Path(text)
 
 
@@ -242,7 +242,7 @@ def film(text: str) -> Path:
 def output(text: str) -> str:
     """Whatever FFmpeg can write to: a path or a URL."""
     if text in ("", "-"):
-        raise Refused(text, "is no place for a film: write a path or URL")
+        raise Refused(text, "cannot hold a film: write a path or URL")
     name, end = os.path.splitext(text)
     if end.lower() in PICTURES and "%" not in text:
         what = f"write a film such as {name}.mp4, or {name}-%03d{end} for all of them"
@@ -253,7 +253,7 @@ def output(text: str) -> str:
 def source(text: str) -> str:
     """Whatever FFmpeg can read: a path, a URL, a device."""
     if text in ("", "-"):
-        raise Refused(text, "is no source: write a file, a URL or demo")
+        raise Refused(text, "is not a source: write a file, a URL or demo")
     return text
 
 

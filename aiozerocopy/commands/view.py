@@ -40,10 +40,10 @@ EVERY = 1.0  # seconds from line to line
 _REASONS = {
     "web": "is for browsers: view needs the port of serve --tcp",
     "tls": "speaks TLS: say --tls, or --tls-ca FILE",
-    "plain": "speaks no TLS: leave --tls and --tls-ca away",
+    "plain": "speaks no TLS: leave out --tls and --tls-ca",
     "token": "wants a token: say --token",
     "wrong token": "refused the token: it wants another",
-    "no token": "wants no token: leave --token away",
+    "no token": "wants no token: leave out --token",
     "foreign": "is another program's: view needs the port of serve --tcp",
 }
 
@@ -182,7 +182,7 @@ class Viewer:
     def _of_tls(self, error: ssl.SSLError) -> str:
         if not isinstance(error, ssl.SSLCertVerificationError):
             reason = (error.reason or "unknown").replace("_", " ").lower()
-            return f"it speaks no TLS ({reason}): leave --tls and --tls-ca away"
+            return f"it speaks no TLS ({reason}): leave out --tls and --tls-ca"
         if error.verify_code in OTHER_NAME:
             return f"{error.verify_message.rstrip('.')}: write the name that it is for"
         trusted = self._options.tls_ca or "this system"

@@ -146,7 +146,7 @@ class StreamComm(Comm):
             )
         except EOFError as error:
             self.abort()
-            raise CommClosedError(f"{self!r}: what came was cut off") from error
+            raise CommClosedError(f"{self!r}: the message was cut off") from error
 
     async def write(
         self, msg: Any, serializers: Any = None, on_error: str = "message"
@@ -281,7 +281,8 @@ def refuse_to_encrypt(prefix: str, connection_args: dict[str, Any]) -> None:
     """Raises: RuntimeError: Dask is told to encrypt."""
     if connection_args.get("require_encryption"):
         raise RuntimeError(
-            f"Dask is told to require encryption, which {prefix} has not: use azc+tls://"
+            f"Dask must encrypt, by its configuration, and {prefix} does not: use "
+            "azc+tls://"
         )
 
 

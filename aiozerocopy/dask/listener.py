@@ -104,7 +104,7 @@ class StreamListener(BaseListener):
 
     def _require_started(self) -> None:
         if self._sockets is None:
-            raise ValueError(f"this {type(self).__name__} does not listen")
+            raise ValueError(f"this {type(self).__name__} is not listening")
 
     # -- connections --------------------------------------------------------------
 

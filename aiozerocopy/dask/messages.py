@@ -122,8 +122,8 @@ async def receive_rest(source: Source, first: int, most: int) -> list[memoryview
 def _check_size(nbytes: int, most: int) -> None:
     if nbytes > most:
         raise NotAMessage(
-            f"{nbytes:,} bytes are announced, {most:,} at most are expected: either "
-            "this is not Dask, or not the same protocol"
+            f"{nbytes:,} bytes are announced, and at most {most:,} are expected: the "
+            "peer is not Dask, or uses another protocol"
         )
 
 

@@ -26,7 +26,7 @@ def checked_size(size: tuple[int, int]) -> tuple[int, int]:
     try:
         width, height = map(operator.index, size)
     except (TypeError, ValueError):
-        raise ValueError(f"size is (width, height), not {size!r}") from None
+        raise ValueError(f"size must be (width, height), not {size!r}") from None
     if width < 1 or height < 1:
         raise ValueError(f"a frame of {width}x{height} has no pixels")
     return width, height
@@ -37,7 +37,7 @@ def checked_rate(fps: float | Fraction | str) -> Fraction:
     try:
         rate = Fraction(fps).limit_denominator(1_000_000)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):
-        raise ValueError(f"fps is a number or a fraction, not {fps!r}") from None
+        raise ValueError(f"fps must be a number or a fraction, not {fps!r}") from None
     if rate <= 0:
         raise ValueError(f"fps must be positive, not {fps}")
     return rate
@@ -59,7 +59,7 @@ def part_arguments(
     if duration is not None:
         length = checked_microseconds(duration, "duration")
         if not length:
-            raise ValueError(f"duration must be more than nothing, not {duration!r}")
+            raise ValueError(f"duration must be above 0, not {duration!r}")
         arguments += ["-t", f"{length}us"]
     return arguments
 
@@ -70,10 +70,10 @@ def checked_microseconds(time: float | Fraction | str, name: str) -> int:
         microseconds = round(_seconds(time) * 1_000_000)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):
         raise ValueError(
-            f"{name} is seconds, or such as '1:30', not {time!r}"
+            f"{name} must be seconds or text such as '1:30', not {time!r}"
         ) from None
     if microseconds < 0:
-        raise ValueError(f"{name} must not be negative, not {time!r}")
+        raise ValueError(f"{name} must be at least 0, not {time!r}")
     return microseconds
 
 
@@ -89,7 +89,7 @@ def _seconds(time: float | Fraction | str) -> Fraction:
 def checked_format(pix_fmt: str) -> str:
     """Return the name of a pixel format; only FFmpeg knows whether there is one."""
     if not isinstance(pix_fmt, str):
-        raise TypeError(f"pix_fmt is a name such as 'rgb24', not {pix_fmt!r}")
+        raise TypeError(f"pix_fmt must be a name such as 'rgb24', not {pix_fmt!r}")
     return pix_fmt
 
 

@@ -197,7 +197,7 @@ def chosen(
                 )
         return Choice(codec)
     if quality is not None and bitrate is not None:
-        raise ValueError("quality= or bitrate=, not both")
+        raise ValueError("give quality= or bitrate=, not both")
     arguments = [*known.low_delay] if low_delay else []
     arguments += _looked_up("preset", preset, known.preset, codec)
     pix_fmt = known.pix_fmt
@@ -207,13 +207,13 @@ def chosen(
         elif codec not in ("ffv1", "apng"):
             pix_fmt = None
             if not known.lossless:
-                raise ValueError(f"{codec} is never lossless: try codec='libx264'")
+                raise ValueError(f"{codec} cannot be lossless: try codec='libx264'")
         arguments += known.lossless
     else:
         arguments += _looked_up("quality", quality, known.quality, codec)
     if bitrate is not None:
         if not known.has_bitrate:
-            raise ValueError(f"{codec} has no bitrate=")
+            raise ValueError(f"{codec} takes no bitrate=")
         arguments += ["-b:v", str(bitrate)]
     return Choice(
         codec,
@@ -234,7 +234,7 @@ def _looked_up(
         words = ["lossless", *table] if name == "quality" else table
         known = ", ".join(words)
         those = f"one of {known}" if table else "it has none"
-        raise ValueError(f"{codec} knows no {name}={word!r}: {those}")
+        raise ValueError(f"{codec} has no {name}={word!r}: {those}")
     return table[word]
 
 

@@ -125,7 +125,7 @@ class Encoder(Writer, ByteReceiveStream):
         if group is None:
             group = max(1, round(GROUP * checked_rate(fps)))
         if group < 1:
-            raise ValueError(f"a group has at least one frame, not {group}")
+            raise ValueError(f"group must be at least 1, not {group}")
         self.format: str = _ALIASES.get(format, format)
         self._cut = _FORMATS.get(self.format)
         muxer, ours = self.format, ["-flush_packets", "1", "-g", str(group)]
@@ -212,9 +212,9 @@ class Encoder(Writer, ByteReceiveStream):
         """
         if self._cut is None:
             known = ", ".join(_FORMATS)
-            raise ValueError(f"clients() has {known}, and not {self.format!r}")
+            raise ValueError(f"clients() supports {known}, not {self.format!r}")
         if limit < 1:
-            raise ValueError(f"limit is a number of bytes, not {limit}")
+            raise ValueError(f"limit must be a number of bytes, not {limit}")
         return Clients(self, self._cut.cutter(), limit)
 
     # -- the end ------------------------------------------------------------------
@@ -366,7 +366,7 @@ class Clients(Block):
             ValueError: another ``when_slow``.
         """
         if when_slow not in ("skip", "end"):
-            raise ValueError(f"when_slow is 'skip' or 'end', not {when_slow!r}")
+            raise ValueError(f"when_slow must be 'skip' or 'end', not {when_slow!r}")
         subscription = Subscription(self, when_slow)
         subscription._begin_with(self._latest)
         if self._ended.is_set():

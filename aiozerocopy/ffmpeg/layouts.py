@@ -267,8 +267,8 @@ class Audio:
         given = nbytes(samples)
         if given % self.sample_bytes:
             raise ValueError(
-                f"a sample of {self.channels} x {self.format} has {self.sample_bytes} "
-                f"bytes, and {given:,} are not a number of those"
+                f"{given:,} bytes are not a whole number of samples: one of "
+                f"{self.channels} x {self.format} has {self.sample_bytes}"
             )
         if type(samples) in (bytes, bytearray):
             return

@@ -151,7 +151,9 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         own = arguments.words(options)
         told = arguments.timed(own, rate)
         if told is None and fps is not None:
-            raise ValueError(f"fps={rate} cannot be added to {options!r}: say it there")
+            raise ValueError(
+                f"fps={rate} cannot be added to {options!r}: put the rate there"
+            )
         self._request = Request(pix_fmt, own if told is None else told)
         begin = 0 if start is None else arguments.checked_microseconds(start, "start")
         self._timing = begin, rate
@@ -162,12 +164,12 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
             width, height = arguments.checked_size(size)
             self._output += ["-s", f"{width}x{height}"]
         if convert not in ("auto", "ffmpeg"):
-            raise ValueError(f"convert is 'auto' or 'ffmpeg', not {convert!r}")
+            raise ValueError(f"convert must be 'auto' or 'ffmpeg', not {convert!r}")
         self._may_convert = convert == "auto" and size is None
         if slots < 1:
-            raise ValueError(f"a pool needs at least one slot, not {slots}")
+            raise ValueError(f"slots must be at least 1, not {slots}")
         if copy and pool is not None:
-            raise ValueError("copy=True gives arrays of their own: it needs no pool")
+            raise ValueError("copy=True makes new arrays: do not give a pool as well")
         self._slots = slots
         self.pool: FramePool | None = pool  # where the frames are; None with copy
         self._own_pool = pool is None

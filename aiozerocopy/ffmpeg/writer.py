@@ -114,14 +114,16 @@ class Writer(Video):
         self._destination: Destination | None = None
         self._closed = False
         if timeout is not None and timeout <= 0:
-            raise ValueError(f"timeout is seconds, or None for ever, not {timeout}")
+            raise ValueError(
+                f"timeout must be seconds, or None for no limit, not {timeout}"
+            )
         if convert not in ("auto", "ffmpeg"):
-            raise ValueError(f"convert is 'auto' or 'ffmpeg', not {convert!r}")
+            raise ValueError(f"convert must be 'auto' or 'ffmpeg', not {convert!r}")
         self._flip = flip
         layout = layout_of(self.pix_fmt, (1, 1))
         if flip and (layout is None or not layout.packed):
             raise ValueError(
-                f"flip=True is for whole pixels, as of rgb24 or rgba, not {pix_fmt}"
+                f"flip=True is for packed pixels such as rgb24 or rgba, not {pix_fmt}"
             )
         self._binary = "" if ffmpeg is None else os.fspath(ffmpeg)
         self._timeout = timeout
@@ -265,7 +267,9 @@ class Writer(Video):
         """
         running = self._open_running()
         if running.audio is None or self.audio is None:
-            raise RuntimeError("this video has no audio of its own: audio=Audio(...)")
+            raise RuntimeError(
+                "this video has no audio track: open it with audio=Audio(...)"
+            )
         self.audio.check(samples)
         await running.audio.send(samples)
 

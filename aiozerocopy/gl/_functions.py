@@ -131,5 +131,7 @@ def _load(context: Any, name: str, signature: tuple[Any, ...]) -> Any:
     try:
         address = context.mglo._context.load(name)
     except AttributeError as error:
-        raise GLError("this moderngl does not tell where GL functions are") from error
+        raise GLError(
+            "this version of moderngl does not give the addresses of GL functions"
+        ) from error
     return ctypes.CFUNCTYPE(*signature)(address) if address else None

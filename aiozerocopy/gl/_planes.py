@@ -60,7 +60,7 @@ class Format:
         if self.is_yuv and (width % 2 or height % 2):
             raise ValueError(
                 f"{self.pix_fmt} needs an even width and height, not {width}x{height}: "
-                "read rgba, of which ffmpeg.Writer makes a film that is padded"
+                "read rgba instead, and ffmpeg.Writer pads the film"
             )
 
     @property

@@ -66,9 +66,11 @@ class Readback:
         self._closed = True  # until all is made
         width, height = size
         if depth < 1:
-            raise ValueError(f"a ring of depth {depth} has no buffer")
+            raise ValueError(f"depth must be at least 1, not {depth}")
         if mapping not in ("auto", "persistent", "copy"):
-            raise ValueError(f"mapping is {mapping!r}: auto, persistent or copy")
+            raise ValueError(
+                f"mapping must be auto, persistent or copy, not {mapping!r}"
+            )
         chosen = "rgba" if pix_fmt == "auto" else pix_fmt
         self._format = Format((width, height), chosen, matrix, color_range)
         if not hasattr(context, "mglo"):
@@ -304,7 +306,7 @@ def _check_colors(attachments: Any) -> None:
     if attachments is None:  # a window's, or one that moderngl has found
         return
     if not attachments:
-        raise ValueError("the framebuffer has no colours")
+        raise ValueError("the framebuffer has no colour attachment")
     first = attachments[0]
     if first.dtype.startswith(("i", "u")):
         raise ValueError(f"colours of dtype {first.dtype} are not between 0 and 1")

@@ -93,9 +93,9 @@ def listen_ring(
         OSError: somebody listens there already; no memory; ``timeout`` (TimeoutError).
     """
     if not isinstance(capacity, int):
-        raise TypeError(f"capacity is a number of bytes, not {capacity!r}")
+        raise TypeError(f"capacity must be a number of bytes, not {capacity!r}")
     if not 0 < capacity <= MOST:
-        raise ValueError(f"a ring has 1 to {MOST:,} bytes, not {capacity:,}")
+        raise ValueError(f"capacity must be from 1 to {MOST:,} bytes, not {capacity:,}")
     check_seconds(timeout=timeout)
     check_counts(0, spin=spin)
     where = os.fspath(path)

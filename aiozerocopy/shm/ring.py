@@ -141,7 +141,7 @@ class Ring(AsyncResource):
     async def receive_batch(self, most: int = BATCH) -> Batch:
         """The records that are there, 1 to ``most``; raises what `receive` does."""
         if most < 1:
-            raise ValueError(f"a batch has a record at least, not {most}")
+            raise ValueError(f"most must be at least 1, not {most}")
         if self._routes is not None:
             raise TypeError("a ring that has routes gives no batches: see Ring.route")
         return await self._receiver().receive(most, Batch)
@@ -235,7 +235,7 @@ class Ring(AsyncResource):
 
 def _check_type(type_id: int) -> None:
     if not 0 <= type_id < 1 << 32:
-        raise ValueError(f"a type_id is a number of 32 bits, not {type_id}")
+        raise ValueError(f"type_id must be a number of 32 bits, not {type_id}")
 
 
 class RingSendStream(ByteSendStream):

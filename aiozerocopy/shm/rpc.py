@@ -131,8 +131,8 @@ class Rpc(AsyncResource):
         """Raises: ValueError: not one ring in each direction."""
         if requests.sends == replies.sends:
             raise ValueError(
-                "an Rpc needs two rings, of which this side sends on one and receives "
-                "on the other"
+                "an Rpc needs two rings: this side sends on one and receives on the "
+                "other"
             )
         self._requests = requests
         self._replies = replies
@@ -312,7 +312,7 @@ class Rpc(AsyncResource):
     ) -> None:
         head = _head_of(record, CALL, FORGET)
         if head is None:
-            raise StreamBroken("the other side has sent what is no call")
+            raise StreamBroken("the other side sent something that is not a call")
         scope = self._scopes.get(head.number)
         if head.kind == FORGET:
             if scope is not None:
@@ -320,7 +320,7 @@ class Rpc(AsyncResource):
             return
         if scope is not None:
             raise StreamBroken(
-                f"the other side has called twice with the number {head.number}"
+                f"the other side used the number {head.number} for two calls"
             )
         deadline = head.deadline_ns / 1e9 if head.deadline_ns else None
         request = Request(record, deadline)

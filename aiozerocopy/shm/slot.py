@@ -81,7 +81,7 @@ class Slot(Lent):
         if self._view is None:
             raise ValueError("the slot was committed or rolled back before")
         if not 0 <= n <= self.nbytes:
-            raise ValueError(f"{n:,} bytes of a slot that has {self.nbytes:,}")
+            raise ValueError(f"{n:,} bytes do not fit into a slot of {self.nbytes:,}")
         self._sender.commit(n, self.type_id)
         self._leave()
 

@@ -331,7 +331,9 @@ def memory_pair(
         ValueError: a capacity or a piece without a byte.
     """
     if capacity < 1 or (pieces is not None and pieces < 1):
-        raise ValueError(f"at least a byte, not capacity={capacity}, pieces={pieces}")
+        raise ValueError(
+            f"capacity and pieces must be at least 1, not {capacity} and {pieces}"
+        )
     there, back = _Line(capacity, pieces), _Line(capacity, pieces)
     there.other, back.other = back, there
     return MemoryEnds(

@@ -75,7 +75,7 @@ class TestFrames:
         [
             (((0, 4),), "no bytes"),
             (((-1, 4),), "no bytes"),
-            (((4,), "uint8", 0), "needs a slot"),
+            (((4,), "uint8", 0), "slots must be at least 1"),
         ],
     )
     def test_nonsense_is_refused(self, arguments: Any, says: str) -> None:

@@ -172,7 +172,7 @@ async def test_all_that_a_writer_takes(ffmpeg: str, tmp_path: Path) -> None:
     async with encoder, anyio.create_task_group() as tasks:
         tasks.start_soon(send_sound)
         tasks.start_soon(send_pictures)
-        with pytest.raises(ValueError, match=r"has mp4, mov, .* not 'flv'"):
+        with pytest.raises(ValueError, match=r"supports mp4, mov, .* not 'flv'"):
             encoder.clients()
         film = b"".join([chunk async for chunk in encoder])
         with pytest.raises(anyio.EndOfStream):

@@ -271,14 +271,14 @@ async def test_other_forms_of_arguments(tmp_path: Path) -> None:
     [
         ({"codec": "libx265x"}, "has no encoder 'libx265x': did you mean libx265"),
         ({"codec": "copy"}, "raw frames must be encoded"),
-        ({"quality": "best"}, "libx264 knows no quality='best': one of lossless, high"),
+        ({"quality": "best"}, "libx264 has no quality='best': one of lossless, high"),
         ({"preset": "warp"}, "one of ultrafast, superfast"),
         ({"quality": "high", "bitrate": "5M"}, "not both"),
-        ({"codec": "mpeg4", "quality": "lossless"}, "mpeg4 is never lossless"),
+        ({"codec": "mpeg4", "quality": "lossless"}, "mpeg4 cannot be lossless"),
         ({"codec": "mpeg4", "preset": "fast"}, "it has none"),
-        ({"codec": "ffv1", "bitrate": 1}, "ffv1 has no bitrate="),
+        ({"codec": "ffv1", "bitrate": 1}, "ffv1 takes no bitrate="),
         ({"options": ["-c:v", "libx264"], "quality": "high"}, "options=[...]"),
-        ({"convert": "gpu"}, "convert is 'auto' or 'ffmpeg'"),
+        ({"convert": "gpu"}, "convert must be 'auto' or 'ffmpeg'"),
     ],
     ids=str,
 )

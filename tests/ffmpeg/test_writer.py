@@ -230,7 +230,7 @@ async def test_reader_that_is_told_no_size(pretend: Callable[[str], str]) -> Non
         (np.empty((HEIGHT, 48), "f4"), ValueError, "dtype uint8, not of float32"),
         (np.empty((HEIGHT, 96), "u2"), ValueError, "dtype uint8, not of uint16"),
         (np.empty(SHAPE, "u1").transpose(1, 0, 2), ValueError, r"shape \(48, 64, 3\)"),
-        (Tensor(np.empty(SHAPE, "u1"), CUDA), BufferError, "bring it to the host"),
+        (Tensor(np.empty(SHAPE, "u1"), CUDA), BufferError, "copy it to the host"),
         ("frame", TypeError, "bytes-like"),
         (None, TypeError, "bytes-like"),
     ],
@@ -272,17 +272,21 @@ async def test_pixels_as_integers(dtype: str) -> None:
             for fps in ("fast", float("nan"), None)
         ),
         *(
-            ({"size": size}, ValueError, r"size is \(width, height\), not ")
+            ({"size": size}, ValueError, r"size must be \(width, height\), not ")
             for size in ("64x48", (64, 48, 3), (64.5, 48))
         ),
-        ({"timeout": 0}, ValueError, "timeout is seconds, or None for ever"),
+        ({"timeout": 0}, ValueError, "timeout must be seconds, or None for no limit"),
         ({"output": []}, ValueError, "output is empty"),
         ({"output": "-"}, ValueError, "standard output"),
         ({"output": ["-f", "mp4", "pipe:1"]}, ValueError, "standard output"),
         ({"output": None}, TypeError, "the output is a path, a URL or a list of arg"),
         ({"options": "-an"}, TypeError, "options is a list of arguments, not '-an'"),
         ({"audio": 5}, TypeError, "an input is a path, a URL or a list of .*, not 5"),
-        ({"pix_fmt": None}, TypeError, "pix_fmt is a name such as 'rgb24', not None"),
+        (
+            {"pix_fmt": None},
+            TypeError,
+            "pix_fmt must be a name such as 'rgb24', not None",
+        ),
         *(
             ({"pix_fmt": name, "flip": True}, ValueError, f"flip=True .* not {name}")
             for name in ("yuv420p", "gbrp", "yuyv422")
@@ -458,7 +462,7 @@ async def test_audio_from_a_file(ffmpeg: str, tmp_path: Path) -> None:
     async with Writer(path, SIZE, 30, audio=sound, ffmpeg=ffmpeg) as video:
         for number in range(15):
             await video.send(picture(number))
-        with pytest.raises(RuntimeError, match="no audio of its own"):
+        with pytest.raises(RuntimeError, match="no audio track"):
             await video.send_audio(bytes(4))
     kinds = [line.partition(": ")[2].partition(":")[0] for line in streams_in(path)]
     assert kinds == ["Video", "Audio"]
@@ -481,7 +485,7 @@ async def test_film_with_sound_begins_at_once(
 async def test_wrong_samples() -> None:
     async with Writer(NULL, SIZE, audio=Audio()) as video:
         for samples, text in (
-            (bytes(3), "4 bytes, and 3 are not a number"),
+            (bytes(3), "3 bytes are not a whole number of samples"),
             (np.zeros(4, "f4"), "s16le are not of dtype float32"),
             (np.zeros(4, "f2"), "s16le are not of dtype float16"),
         ):

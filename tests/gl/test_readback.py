@@ -718,10 +718,10 @@ def test_errors_of_others_are_not_ours(context: Any) -> None:
         ({"pix_fmt": "bgra"}, "pix_fmt is 'bgra'"),
         ({"size": (63, 48), "pix_fmt": "yuv420p"}, "even width and height, not 63x48"),
         ({"size": (64, 47), "pix_fmt": "nv12"}, "even width and height, not 64x47"),
-        ({"depth": 0}, "depth 0"),
+        ({"depth": 0}, "depth must be at least 1"),
         ({"matrix": "bt2020"}, "bt601, bt709"),
         ({"color_range": "tv"}, "limited, full"),
-        ({"mapping": "none"}, "mapping is 'none'"),
+        ({"mapping": "none"}, "persistent or copy, not 'none'"),
     ],
 )
 def test_refused_at_once(options: dict[str, Any], message: str) -> None:
@@ -749,7 +749,7 @@ def test_unfit_framebuffers(context: Any) -> None:
     unfit = {
         "dtype u1": context.framebuffer([integers]),
         "not 1": context.framebuffer([grey]),
-        "no colours": context.framebuffer([], depth),
+        "no colour attachment": context.framebuffer([], depth),
         "32x48, and the readback 64x48": context.framebuffer([small]),
         "released": gone,
     }

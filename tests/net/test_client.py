@@ -320,7 +320,7 @@ def test_addresses(address: str, expected: tuple[str, int | None]) -> None:
         ("example.org", "has no port"),
         ("frames.sock", r"\./ in front"),
         (":80", "has no port"),
-        ("tcp://127.0.0.1:80", "leave ...:// away"),
+        ("tcp://127.0.0.1:80", "leave out the ...://"),
         ("127.0.0.1:70000", "port must be"),
     ],
 )
@@ -351,7 +351,7 @@ async def another_protocol(stream: azc.Stream) -> None:
         (nothing_yet, "token", "", TokenRefused, "wants a token: give token="),
         (nothing_yet, "token tls", "tls", TokenRefused, "wants a token: give token="),
         (nothing_yet, "token", "wrong", TokenRefused, "refused the token"),
-        (some_frames, "", "token", TokenRefused, "wants no token: leave token= away"),
+        (some_frames, "", "token", TokenRefused, "wants no token: leave out token="),
         (nothing_yet, "tls", "", WrongMagic, "speaks TLS: give ssl_context="),
         (some_frames, "", "tls", WrongMagic, "speaks no TLS"),
         (nothing_yet, "token", "tls", WrongMagic, "speaks no TLS"),

@@ -99,7 +99,7 @@ def test_vector_is_refused(vector: dict[str, Any]) -> None:
     ],
 )
 def test_header_that_cannot_be_packed(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"pixel format|fit|metadata|ascii"):
+    with pytest.raises(ValueError, match=r"pixel_format|fit|metadata|ascii"):
         header(**changes).pack()
 
 

@@ -441,7 +441,7 @@ async def test_limits_are_looked_at_where_they_are_given(name: str) -> None:
     ("data", "says"),
     [
         (b"AZCF\1", "127.0.0.1 left in mid-frame: the stream ended after 5 of"),
-        (bytes(200), "refused 127.0.0.1: its frames cannot be taken: a frame begins"),
+        (bytes(200), "refused 127.0.0.1: its frames cannot be taken: not a frame"),
     ],
 )
 async def test_client_that_sends_no_frames(
@@ -665,9 +665,9 @@ def test_paces_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("serve", "setting", "says"),
     [
-        (azc.serve_tcp, {"port": "80"}, "port is a whole number, not '80'"),
-        (azc.serve_tcp, {"token": 5}, "token= must be a text or a list of texts"),
-        (azc.serve_unix, {"path": "s", "mode": "600"}, "mode is a whole number"),
+        (azc.serve_tcp, {"port": "80"}, "port must be a whole number, not '80'"),
+        (azc.serve_tcp, {"token": 5}, "token= must be a string or a list of strings"),
+        (azc.serve_unix, {"path": "s", "mode": "600"}, "mode must be a whole number"),
     ],
 )
 def test_settings_of_another_type(serve: Any, setting: Any, says: str) -> None:

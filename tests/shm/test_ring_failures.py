@@ -395,7 +395,7 @@ async def test_who_comes_while_another_is_taken_connects_to_the_next(
 
 @pytest.mark.parametrize("capacity", [0, -1, (1 << 39) + 1, "1M"])
 def test_capacity_that_no_ring_has(tmp_path: Path, capacity: Any) -> None:
-    says = "a ring has 1 to 549,755,813,888 bytes|number of bytes, not '1M'"
+    says = "must be from 1 to 549,755,813,888 bytes|number of bytes, not '1M'"
     with pytest.raises((ValueError, TypeError), match=says):
         azc.shm.listen_ring(tmp_path / "ring", capacity)
 

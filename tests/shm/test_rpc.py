@@ -322,8 +322,8 @@ CALL_7 = struct.pack("<QQI12x", 7, 0, 1)  # its number, no deadline, a call
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        *((each, "no call") for each in (b"", b"short", bytes(32), b"\xff" * 40)),
-        (CALL_7, "called twice with the number 7"),
+        *((each, "not a call") for each in (b"", b"short", bytes(32), b"\xff" * 40)),
+        (CALL_7, "used the number 7 for two calls"),
     ],
 )
 async def test_record_that_is_no_call_ends_serve(
