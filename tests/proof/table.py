@@ -124,8 +124,7 @@ SLICES = (
         "Relays that are stopped, whose ends die and whose fds are taken; splitters "
         "whose readers come and go: no byte is lost or told twice.",
         3,
-        "AZC_SPLITTER_SEEDS=400 python -m pytest core/test_relay.py "
-        "slow/test_splitter_soak.py",
+        "python -m pytest core/test_relay.py core/test_splitter.py",
     ),
     Slice(
         "hostile-peers",
