@@ -3,6 +3,13 @@
 The kernel moves it from the file to the socket (`relay`); only TLS copies it.  If the
 file becomes shorter meanwhile, or the client takes nothing for too long, the connection
 ends, and the client sees that bytes are missing.
+
+A relay has a thread and some fds while it runs.  So it runs for one piece and not for
+longer than a turn, once the socket has room: a client that does not read costs neither.
+The states of a download
+    waits   for room in its socket, and then for one of the `MOVERS`
+    moves   a piece, which ends early when its turn is over.  Then the next one is as
+            big as what went out in that turn, and else twice as big as this one
 """
 
 from __future__ import annotations
@@ -21,26 +28,27 @@ from urllib.parse import quote
 import anyio
 import anyio.to_thread
 
-from aiozerocopy._net.admission import Crowd
+from aiozerocopy._net.tls import TLSStream
 from aiozerocopy.relays import relay
-from aiozerocopy.web.exchange import first_to_end
-from aiozerocopy.web.modes import seated
 from aiozerocopy.web.request import Refused
 
 if TYPE_CHECKING:
     from aiozerocopy.relays import Relay
+    from aiozerocopy.web.exchange import HttpStream
     from aiozerocopy.web.http import HttpConnection
     from aiozerocopy.web.request import Request
 
 PATH = "/file"
-DOWNLOADS = 32
+MOVERS = 8  # pieces that are being moved at a time
+TURN = 0.5  # seconds that one may take
+FIRST_PIECE = 64 << 10  # bytes, which mostly fit where there is room
 KINDS = {".mkv": "video/x-matroska", ".ts": "video/mp2t"}  # not known everywhere
 
 _ONE_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
 class Download:
-    """Answers with the file at ``path``, as it is then; to `DOWNLOADS` clients at once.
+    """Answers with the file at ``path``, as it is then.
 
     A client that takes nothing for ``patience`` seconds is let go.
 
@@ -50,7 +58,7 @@ class Download:
     def __init__(self, path: str | os.PathLike[str], patience: float) -> None:
         self._path = Path(path).absolute()
         self._patience = patience
-        self._crowd = Crowd(DOWNLOADS)  # each takes a thread and five fds
+        self._movers: anyio.Semaphore | None = None  # (made in the event loop)
         _open(self._path).close()
 
     async def send(self, http: HttpConnection, request: Request) -> None:
@@ -73,9 +81,8 @@ class Download:
             if request.method == "HEAD" or not part:
                 await begin()
                 return
-            with seated(self._crowd, self._crowd.enter(request.peer)):
-                await begin()
-                await self._pass_on(http, file, part)
+            await begin()
+            await self._pass_on(http.stream, file, part)
 
     def _headers(self, status: os.stat_result) -> dict[str, str]:
         name = self._path.name
@@ -88,18 +95,35 @@ class Download:
             "Last-Modified": formatdate(status.st_mtime, usegmt=True),
         }
 
-    async def _pass_on(self, http: HttpConnection, file: FileIO, part: range) -> None:
-        moving = relay(file, http.stream, len(part), offset=part.start)
+    async def _pass_on(self, sink: HttpStream, file: FileIO, part: range) -> None:
+        at, size, taken = part.start, FIRST_PIECE, 1
+        with anyio.CancelScope() as patience:
+            while at < part.stop:
+                if taken:
+                    patience.deadline = anyio.current_time() + self._patience
+                await anyio.wait_writable(sink._raw_socket)
+                moving = relay(file, sink, min(size, part.stop - at), offset=at)
+                is_whole = await self._move(moving, sink)
+                taken = moving.taken
+                at += taken
+                if is_whole and not taken:
+                    break  # the file has become shorter
+                size = 2 * size if is_whole else max(FIRST_PIECE, taken)
+        if at < part.stop:
+            sink.abort()
 
-        await first_to_end(lambda: moving, lambda: self._until_stalled(moving))
-        if moving.moved < len(part):
-            http.stream.abort()
-
-    async def _until_stalled(self, moving: Relay) -> None:
-        moved = -1
-        while moving.moved > moved:
-            moved = moving.moved
-            await anyio.sleep(self._patience)
+    async def _move(self, moving: Relay, sink: HttpStream) -> bool:
+        """Move a piece; False if its turn was over before."""
+        if isinstance(sink, TLSStream):
+            # This needs no thread, and to stop in it would leave a record half sent.
+            await moving
+            return True
+        if self._movers is None:
+            self._movers = anyio.Semaphore(MOVERS)
+        async with self._movers:
+            with anyio.move_on_after(TURN) as turn:
+                await moving
+        return not turn.cancelled_caught
 
 
 def _open(path: Path) -> FileIO:

@@ -7,7 +7,7 @@ import os
 import random
 import shutil
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import scripts
@@ -18,6 +18,7 @@ import aiozerocopy as azc
 from aiozerocopy import web
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.broadcast import Broadcast
+from aiozerocopy.relays import Relay, relay
 from aiozerocopy.web import download
 from aiozerocopy.web.request import Refused, Request
 
@@ -194,23 +195,30 @@ async def test_client_that_takes_nothing_is_let_go(film: Path) -> None:
 
 
 @pytest.mark.every_loop
-async def test_no_more_downloads_than_there_are_threads_for(
+async def test_who_is_stuck_has_no_thread_and_gets_all_in_the_end(
     film: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download, "DOWNLOADS", 2)
-    os.truncate(film, 1 << 30)
-    async with serving(film) as server:
-        async with connected(server) as one, connected(server) as two:
-            for stream in (one, two):
-                await stream.send(asking("/file"))
-                await stream.receive()
-            answer = await ask(server, "/file")
-            assert (answer.status, answer.headers["retry-after"]) == (503, "10")
-            for path, method in (("/file", "HEAD"), ("/healthz", "GET")):
-                assert (await ask(server, path, method=method)).status == 200
-        await until(lambda: server._server.connections == 0)
-        part = await ask(server, "/file", "Range: bytes=0-9")
-        assert part.body == DATA[:10]
+    """More are stuck than may move at a time; others get the file meanwhile."""
+    relays: list[Relay] = []
+
+    def noted(*arguments: Any, **options: Any) -> Relay:
+        relays.append(relay(*arguments, **options))
+        return relays[-1]
+
+    monkeypatch.setattr(download, "relay", noted)
+    monkeypatch.setattr(download, "MOVERS", 2)
+    monkeypatch.setattr(download, "TURN", 0.05)
+    os.truncate(film, 8 * len(DATA))
+    whole = film.read_bytes()  # noqa: ASYNC240
+    async with serving(film) as server, contextlib.AsyncExitStack() as clients:
+        stuck = [await clients.enter_async_context(connected(server)) for _ in range(5)]
+        for stream in stuck:
+            await stream.send(asking("/file", "Connection: close"))
+        await until(lambda: len(relays) >= 5 and not any(it._goes_on for it in relays))
+        assert (await ask(server, "/file")).body == whole
+        assert server._server.connections == 5
+        for stream in stuck:
+            assert Answer(await rest(stream)).body == whole
 
 
 async def test_a_name_that_headers_cannot_hold(film: Path) -> None:

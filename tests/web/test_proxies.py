@@ -1,4 +1,4 @@
-"""The page behind a real nginx, with the configuration of docs/pages/deployment.md."""
+"""The page behind real proxies, with the configurations of docs/pages/deployment.md."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import shutil
 import socket
 import subprocess
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,24 +21,23 @@ from web_client import Answer, asking, connected, picture, rest, until_seen, upg
 from aiozerocopy import web
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from browser import Page
 
     from aiozerocopy.broadcast import Broadcast
 
-NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+WHERE = f"{os.environ.get('PATH', '')}:/usr/sbin"
 DEPLOYMENT = Path(__file__).parents[2] / "docs" / "pages" / "deployment.md"
 
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.timeout(60),
-    pytest.mark.skipif(NGINX is None, reason="needs nginx"),
     pytest.mark.skipif(not DEPLOYMENT.exists(), reason="needs the documentation"),
 ]
 
 # Around what the documentation has, so that all of it stays in one folder.
-AROUND = """
+AROUND_NGINX = """
 daemon off; master_process off; pid {folder}/pid; error_log stderr;
 events {{}}
 http {{
@@ -47,6 +46,14 @@ http {{
     fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
     {server}
 }}
+"""
+AROUND_CADDY = """
+{{
+    admin off
+    auto_https disable_redirects
+    default_bind 127.0.0.1
+}}
+{server}
 """
 # As many have it: WebSockets pass, but under the name of the server behind.
 DEFAULT_HOST = """server {{
@@ -66,12 +73,30 @@ def free_port() -> int:
         return port
 
 
-@asynccontextmanager
-async def nginx(folder: Path, server: str, port: int) -> AsyncIterator[None]:
+def nginx(folder: Path, server: str, port: int) -> AbstractAsyncContextManager[None]:
     config = folder / "nginx.conf"
-    config.write_text(AROUND.format(folder=folder, server=server))
-    command = [NGINX or "", "-p", str(folder), "-c", str(config), "-e", "stderr"]
-    with subprocess.Popen(command) as process:  # noqa: ASYNC220
+    config.write_text(AROUND_NGINX.format(folder=folder, server=server))
+    options = ["-p", str(folder), "-c", str(config), "-e", "stderr"]
+    return proxy("nginx", options, folder, port)
+
+
+def caddy(folder: Path, server: str, port: int) -> AbstractAsyncContextManager[None]:
+    config = folder / "Caddyfile"
+    config.write_text(AROUND_CADDY.format(server=server))
+    options = ["run", "--adapter", "caddyfile", "--config", str(config)]
+    return proxy("caddy", options, folder, port)
+
+
+@asynccontextmanager
+async def proxy(
+    name: str, options: list[str], folder: Path, port: int
+) -> AsyncIterator[None]:
+    """Run it until the end of the block; what it keeps is in this folder."""
+    program = shutil.which(name, path=WHERE)
+    if program is None:
+        pytest.skip(f"needs {name}")
+    home = os.environ | {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+    with subprocess.Popen([program, *options], env=home) as process:  # noqa: ASYNC220
         try:
             while True:
                 assert process.poll() is None
@@ -94,8 +119,29 @@ class At:
         self.port = port
 
 
+def nginx_config(port: int, folder: Path) -> str:
+    found = re.search(r"```nginx\n(.*?)```", DEPLOYMENT.read_text(), re.DOTALL)
+    assert found is not None
+    text = found[1].replace("listen 443", f"listen 127.0.0.1:{port}")
+    return text.replace("/etc/ssl/", f"{folder}/")
+
+
+def caddy_config(port: int, folder: Path) -> str:
+    """With our certificate, as there is no authority here that would give it one."""
+    found = re.search(r"```caddy\n(.*?)```", DEPLOYMENT.read_text(), re.DOTALL)
+    assert found is not None
+    site = f"https://tv.example.org:{port} {{\n    tls {folder}/tv.crt {folder}/tv.key"
+    return found[1].replace("tv.example.org {", site)
+
+
+@pytest.mark.parametrize(
+    ("proxy", "config"), [(nginx, nginx_config), (caddy, caddy_config)]
+)
 async def test_the_configuration_of_the_documentation(
-    hub: Broadcast, tmp_path: Path
+    hub: Broadcast,
+    tmp_path: Path,
+    proxy: Callable[[Path, str, int], AbstractAsyncContextManager[None]],
+    config: Callable[[int, Path], str],
 ) -> None:
     """TLS, a prefix, the public name, a cookie and a WebSocket."""
     trustme = pytest.importorskip("trustme")
@@ -107,14 +153,9 @@ async def test_the_configuration_of_the_documentation(
 
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
-    found = re.search(r"```nginx\n(.*?)```", DEPLOYMENT.read_text(), re.DOTALL)
-    assert found is not None
     async with web.serve(hub, token="a", hosts=["tv.example.org"]) as server:
-        text = found[1].replace("listen 443", f"listen 127.0.0.1:{to.port}")
-        text = text.replace("/etc/ssl/", f"{tmp_path}/").replace(
-            "8000", str(server.port)
-        )
-        async with nginx(tmp_path, text, to.port):
+        text = config(to.port, tmp_path).replace("8000", str(server.port))
+        async with proxy(tmp_path, text, to.port):
             host = f"Host: tv.example.org:{to.port}"
 
             async def ask(path: str, *fields: str) -> Answer:
