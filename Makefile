@@ -46,9 +46,9 @@ export CFLAGS := $(CFLAGS) -Wall -Wextra -Werror
 endif
 
 # Folders count too: they change when a file in them goes.
-SOURCES := setup.py pyproject.toml $(wildcard README.md) $(wildcard csrc/* csrc/colour/*) \
+SOURCES := setup.py pyproject.toml $(wildcard README.md) $(wildcard csrc/* csrc/*/*) \
     $(shell find aiozerocopy -name __pycache__ -prune -o ! -name '*.so' -print)
-C_SOURCES := $(wildcard csrc/*.[ch] csrc/colour/*.[ch] tests/sim/*.[ch] tests/fuzz/*.c tests/bench/*.[ch] examples/*.c)
+C_SOURCES := $(wildcard csrc/*.[ch] csrc/*/*.[ch] tests/sim/*.[ch] tests/fuzz/*.c tests/bench/*.[ch] examples/*.c)
 
 .PHONY: demo test test-all quick coverage portable-test proof soak bench bench-table check lint types \
     docs venv clean
@@ -124,7 +124,7 @@ clean:
 
 # The C part, built into the source tree.  What is installed need not be up to date, for
 # only what tests import is needed of it.
-$(STAMPS)/quick: setup.py $(wildcard csrc/* csrc/colour/*) | $(STAMPS)/packages-test \
+$(STAMPS)/quick: setup.py $(wildcard csrc/* csrc/*/*) | $(STAMPS)/packages-test \
     $(if $(wildcard $(STAMPS)/test),,$(STAMPS)/test)
 	$(BIN)/python setup.py -q build_ext --inplace
 	@touch $@

@@ -25,7 +25,8 @@ sabotage = os.environ.get("AZC_SABOTAGE") == "1"
 # A file for each kind of processor, empty on the others.
 KINDS = ("plain", "avx2", "neon")
 RING = () if portable else ("ring",)
-HEADERS = ("azc.h", "split.h", *(f"{name}.h" for name in RING), "colour/yuv.h")
+HEADERS = ("azc.h", "split.h", *(f"{name}.h" for name in RING))
+HEADERS += ("colour/yuv.h", "python/messages.h")
 
 
 def declarations() -> str:
@@ -43,6 +44,7 @@ def sources() -> list[str]:
     poller = "poller_poll" if portable else "poller_epoll"
     names += ["passing", "relay", "split", "fork", poller]
     names += ["colour/yuv", *(f"colour/rows_{kind}" for kind in KINDS)]
+    names += ["python/messages"]
     return [str(SOURCE / f"{name}.c") for name in names]
 
 

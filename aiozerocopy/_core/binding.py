@@ -1,7 +1,8 @@
-"""The C functions of azc.h, split.h and colour/yuv.h: the only file that sees cffi."""
+"""The functions of C's headers, as Python calls them: the only file that sees cffi."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from pathlib import Path
@@ -79,6 +80,13 @@ BUSY = -errno.EBUSY
 # of Python's in between.
 send_bound = lib.azc_send_bound
 receive_now = lib.azc_recv_now
+
+
+def made_by_c(name: str, *arguments: object) -> Any:
+    """Call a C function with the GIL, and return the Python object that it makes."""
+    address = ffi.cast("uintptr_t", ffi.addressof(_azc.lib, name))
+    kinds = [ctypes.py_object] * (1 + len(arguments))
+    return ctypes.PYFUNCTYPE(*kinds)(int(address))(*arguments)
 
 
 def check(result: int) -> int:

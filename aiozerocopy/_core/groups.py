@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiozerocopy._core.channel import CHANGED
 from aiozerocopy._core.leases import memory_of
-from aiozerocopy._core.pins import are_steady, nbytes
+from aiozerocopy._core.pins import nbytes, steady_total
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -29,13 +29,12 @@ def joined(messages: Sequence[Any]) -> bytes:
     """
     if not 0 < len(messages) <= _GROUP_MESSAGES or not _is_plain(messages[0]):
         return b""
+    total = steady_total(messages)
+    if total < 0 or total > min(_GROUP_BYTES, _JOIN_BELOW * len(messages)):
+        return b""
     try:
-        total = sum(map(len, messages))
-        is_large = total > _GROUP_BYTES or total > _JOIN_BELOW * len(messages)
-        if is_large or not are_steady(messages):
-            return b""
         block = b"".join(messages)
-    except (TypeError, ValueError, BufferError):
+    except TypeError:  # one of them is not contiguous
         return b""
     return block if len(block) == total else b""
 
@@ -61,7 +60,7 @@ class Group(NamedTuple):
             ValueError: one of them has another size by now.
         """
         is_large = self.nbytes > _JOIN_BELOW * len(self.sizes)
-        if is_large or not are_steady(self.messages):
+        if is_large or steady_total(self.messages) < 0:
             return self.messages
         block = b"".join(self.messages)
         if len(block) != self.nbytes:

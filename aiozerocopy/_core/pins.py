@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import array
 import mmap
-import operator
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core.binding import ffi
+from aiozerocopy._core.binding import ffi, made_by_c
 from aiozerocopy._core.leases import memory_of, tensor_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from aiozerocopy._core.leases import AnyBuffer
 
@@ -29,13 +28,14 @@ _SEND_A_COPY = _STRIDED + "send numpy.ascontiguousarray(...) or another contiguo
 _RECEIVE_ELSEWHERE = _STRIDED + "receive into contiguous memory, then copy it there"
 
 _from_buffer = ffi.from_buffer
-_obj = operator.attrgetter("obj")
 _allocate = ffi.new_allocator(should_clear_after_alloc=False)
 
 
 # Their memory can always be read.  That of others may be a file's, which was truncated:
 # the kernel says EFAULT where a copy in user space would end the process.
 _STEADY = frozenset((bytes, bytearray, array.array))
+# The sum of the lengths of messages in a list or tuple, if all have such memory; or -1.
+steady_total: Callable[[object], int] = made_by_c("azc_steady_total", _STEADY)
 
 # These types hold nothing but bytes.
 _PLAIN = frozenset((bytes, bytearray, mmap.mmap))
@@ -100,16 +100,6 @@ def pin_or_copy(data: AnyBuffer) -> Any:
     elif type(data) is bytearray and len(data) <= _COPY_UP_TO:
         return bytes(data)
     return pin(data)
-
-
-def are_steady(buffers: Iterable[Any]) -> bool:
-    """May they be copied in user space?  See `_STEADY`."""
-    kinds = set(map(type, buffers))
-    if kinds == {memoryview}:
-        kinds = set(map(type, map(_obj, buffers)))
-    elif memoryview in kinds:
-        kinds = {type(one.obj if type(one) is memoryview else one) for one in buffers}
-    return kinds <= _STEADY
 
 
 def unpin(views: list[Any]) -> None:

@@ -279,17 +279,26 @@ class SendStream(Bound, ByteSendStream):
 
         Raises: as `send`; what came before the failing group was sent.
         """
-        waiter = self._enter()
-        ready = self._out.ready
+        waiter, out = self._enter(), self._out
+        ready = out.ready
         if (
             ready is not None
             and self._loop is not NOWHERE
             and isinstance(messages, (list, tuple))
             and (block := joined(messages))
         ):
-            submit = partial(self._out.send_batch, waiter.port, ready, block, messages)
-            await self._submit_and_wait(waiter, ready, submit)
-            return
+            try:
+                try:
+                    result = out.send_batch(waiter.port, ready, block, messages)
+                    if result != 0:
+                        await self._attend(waiter, ready, result)
+                    return
+                except BaseException as error:
+                    await self._take_back(waiter, ready, error)
+                    raise
+            except BaseException as error:
+                await self._take_back(waiter, ready, error)
+                raise
         for group in groups(messages):
             await self._send(group.pieces(), group.sizes)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bench.worker import Job
 
 HEADER = Path("/usr/include/valgrind/callgrind.h")
-SIZE, AT_ONCE = 1024, 32
+SIZE, AT_ONCE = 1024, 32  # (that many are one batch, too)
 SHORT, LONG = 2, 12  # times AT_ONCE messages
 
 
@@ -56,10 +56,15 @@ async def measure(job: Job) -> dict[str, Any]:
     near.setblocking(False)
     room = memoryview(bytearray(SIZE * AT_ONCE))
     memory = room[:SIZE]
+    batch = [memory] * AT_ONCE
 
     async def send(once: Callable[[Any], Awaitable[object]], data: Any) -> None:
         for _ in range(AT_ONCE):
             await once(data)
+        assert far.recv_into(room) == len(room)
+
+    async def send_batch(once: Callable[[Any], Awaitable[object]]) -> None:
+        await once(batch)
         assert far.recv_into(room) == len(room)
 
     async def receive(once: Callable[[Any], Awaitable[object]]) -> None:
@@ -76,6 +81,7 @@ async def measure(job: Job) -> dict[str, Any]:
             )
             for data in (bytes(SIZE), memory)
         }
+        ways["send_many"] = partial(send_batch, stream.send_many)
         ways["receive_exactly"] = partial(receive, stream.receive_exactly)
         ways["sock_recv_into"] = partial(receive, partial(loop.sock_recv_into, near))
         for way in ways.values():

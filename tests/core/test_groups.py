@@ -1,5 +1,6 @@
 """Which messages of a batch become one block, and where a batch is cut."""
 
+import mmap
 from array import array
 from typing import Any
 
@@ -11,6 +12,12 @@ from aiozerocopy._core.groups import Group, groups, joined
 
 MOST, BYTES = module._GROUP_MESSAGES, module._GROUP_BYTES
 SMALL = module._JOIN_BELOW
+
+
+def _released() -> memoryview:
+    view = memoryview(b"ab")
+    view.release()
+    return view
 
 
 class TestJoined:
@@ -33,6 +40,9 @@ class TestJoined:
             [b"ab", "cd"],
             [b"ab", 5],
             [b"ab", memoryview(b"abcd")[::2], memoryview(array("H", [1]))],
+            [b"ab", _released()],
+            [b"ab", memoryview(mmap.mmap(-1, 2))],  # (a file's may be truncated)
+            type("Own", (list,), {})([b"ab"]),
         ],
     )
     def test_what_does_not_look_like_bytes(self, messages: Any) -> None:
