@@ -14,15 +14,16 @@ are over by then, and so cost nothing.
 from __future__ import annotations
 
 import asyncio
-import os
-from os import read
+from os import read, readv
 from typing import Any
 
 from aiozerocopy._core import fork_and_exit as process
 from aiozerocopy.transport.lifetime import Lifetime
 
-# Memory of 128 KiB and more malloc asks the kernel for, page by page, and keeps it for
-# the next only if it is freed as large as it was: after a read that was full.
+# Memory of 128 KiB and more glibc's malloc has from the kernel, page by page, each time
+# anew, until a bigger piece was freed: from then on it keeps pieces up to that size.
+# (Not where MALLOC_... of the environment says otherwise: so small reads are not BULK.)
+bytes(1 << 20)
 MESSAGE = 120 << 10
 BULK = 256 << 10
 
@@ -105,7 +106,7 @@ class Reading(Lifetime, asyncio.ReadTransport):
         if not len(buffer):
             raise RuntimeError("get_buffer() returned an empty buffer")
         try:
-            n = os.readv(self._fd, (buffer,))
+            n = readv(self._fd, (buffer,))
         except OSError as error:
             self._read_failed(error)
             return

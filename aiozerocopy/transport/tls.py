@@ -257,19 +257,19 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         Raises:
             TypeError, BufferError: no C-contiguous buffer; nothing of it was sent.
         """
-        size = nbytes(data)
+        size = len(data) if type(data) is bytes else nbytes(data)
         if not size:
             return
-        if self.is_closing():
-            self._unsent = self._unsent or Failure(aborted(WAS_CLOSED))
-            return
-        if not self._held and size <= PIECE:
+        if self._state is State.OPEN and not self._held and size <= PIECE:
             is_plain = type(data) is bytes or type(data) is memoryview
             if self._seal(data if is_plain else bytes_of(data)):
                 self._is_in_transit = False
                 return
-        self._held.append(bytes_of(data))
-        self._send()
+        if self.is_closing():
+            self._unsent = self._unsent or Failure(aborted(WAS_CLOSED))
+        else:
+            self._held.append(bytes_of(data))
+            self._send()
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         """Write each in order, as `write` does; those that are small under one seal."""
@@ -501,7 +501,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._go_on_closing()
 
     def _deliver(self) -> bool:
-        """Give the protocol one piece; False if what has arrived makes none."""
+        """Give the protocol one piece; may there be more?"""
         self._is_delivering = True
         if self._is_buffered:
             with memoryview(self._protocol.get_buffer(-1)) as room:
@@ -516,7 +516,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
             if size:
                 self._protocol.data_received(data)
         self._is_delivering = False
-        return size > 0
+        return size > 0 and (self._is_buffered or self._session.arrived.pending > 0)
 
     def _go_on_closing(self) -> None:
         """Once all is out say goodbye, and once the peer has said it close the wire."""

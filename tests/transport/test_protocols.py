@@ -7,12 +7,15 @@ import contextvars
 import errno
 import gc
 import mmap
+import os
+import platform
 import socket
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import scripts
 from links import BIG, others_wait, until
 from oracle import message, payload, poison
 from transports import HOST, Filler, Recorder, both_loops, opened
@@ -310,6 +313,50 @@ async def test_paused_while_much_comes() -> None:
             await until(partial(has, 1000 * (seed + 1) + 1))
             end.protocol.data.pop()
             end.transport.resume_reading()
+
+
+FAULTS = """
+import resource
+from aiozerocopy import transport as azt
+
+SIZE, TIMES = 190_000, 50
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.transport.write(data)
+
+async def main():
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * SIZE)
+    transport, _ = await azt.create_unix_connection(Echo, sock=ours)
+    sent, room = bytes(SIZE), memoryview(bytearray(SIZE))
+    faults = []
+    for _ in range(2 * TIMES):
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+        await loop.sock_sendall(theirs, sent)
+        left = SIZE
+        while left:
+            left -= await loop.sock_recv_into(theirs, room[:left])
+    print(faults[-1] - faults[TIMES])
+    transport.abort()
+    theirs.close()
+    ours.close()
+
+run(main)
+"""
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc" or any("MALLOC" in name for name in os.environ),
+    reason="what malloc keeps is another matter there",
+)
+def test_memory_of_what_comes_is_not_had_from_the_kernel_each_time() -> None:
+    assert int(scripts.run(FAULTS)) < 500  # pages; without, 18 a message
 
 
 @both_loops
