@@ -258,7 +258,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "released view": (_released(), ValueError, "released"),
     "closed mapping": (_closed(), ValueError, "closed"),
     "transposed tensor": (Tensor(SQUARE.T), BufferError, "ascontiguousarray"),
-    "tensor of a device": (Tensor(SQUARE, CUDA), BufferError, r"bring .*tensor.cpu\("),
+    "tensor of a device": (Tensor(SQUARE, CUDA), BufferError, r"copy .*tensor.cpu\("),
     "tensor that refuses": (_Refusing(SQUARE), BufferError, "memory: requires grad"),
 }
 
