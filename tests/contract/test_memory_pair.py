@@ -102,7 +102,7 @@ async def test_pieces() -> None:
     await other.send(b"12345")
     assert await receive(one, 5) == b"12345"
     for wrong in (partial(memory_pair, 0), partial(memory_pair, pieces=0)):
-        with pytest.raises(ValueError, match="at least a byte"):
+        with pytest.raises(ValueError, match="must be at least 1"):
             wrong()
 
 

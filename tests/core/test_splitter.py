@@ -468,7 +468,7 @@ async def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "film"
     path.touch()
     async with azc.pipe() as (source, writer):
-        with pytest.raises(io.UnsupportedOperation, match="no regular file"):
+        with pytest.raises(io.UnsupportedOperation, match="not a regular file"):
             azc.Splitter(source, writer.fileno())
         with path.open("rb") as file:
             with pytest.raises(io.UnsupportedOperation, match="for reading only"):
