@@ -42,9 +42,10 @@ def application(clients: ffmpeg.Clients) -> web.Application:
     async def film(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "video/mp4"})
         await response.prepare(request)
-        async with clients.subscribe() as pieces:
-            async for piece in pieces:
-                await response.write(piece)
+        with contextlib.suppress(ConnectionError):  # who watches may leave
+            async with clients.subscribe() as pieces:
+                async for piece in pieces:
+                    await response.write(piece)
         return response
 
     app = web.Application()

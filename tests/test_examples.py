@@ -1,13 +1,16 @@
 """Every program in examples/ does in a few seconds what it says."""
 
+import contextlib
 import functools
 import os
 import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -226,6 +229,54 @@ def test_stream_server_shows_what_it_files(tmp_path: Path) -> None:
         assert len(one) > 188
         assert len(one) % 188 == 0
         assert whole.endswith(one)
+
+
+# What a viewer asks each server for: of a page's, a WebSocket.
+WATCHED = {
+    "web_viewer": "/raw",
+    "aiohttp_frames": "/frames",
+    "fastapi_viewer": "/viewer/raw",
+    "live_film_aiohttp": "/film.mp4",
+    "live_film_fastapi": "/film.mp4",
+    "stream_server": "/",
+}
+WEBSOCKET = (
+    "\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13"
+    "\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="
+)
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER
+
+
+@linux_only
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WATCHED)
+def test_viewers_leave_and_sigterm_ends_it(name: str) -> None:
+    """Neither is an error, the others see on, and no child stays."""
+    with started(name) as (server, address), contextlib.ExitStack() as viewers:
+        host, port = address.removeprefix("http://").split(":")
+        asks = f"GET {WATCHED[name]} HTTP/1.1\r\nHost: localhost"
+        asks += WEBSOCKET * WATCHED[name].endswith("/raw") + "\r\n\r\n"
+
+        def watch() -> socket.socket:
+            viewer = socket.create_connection((host, int(port)), timeout=15)
+            viewers.enter_context(viewer).sendall(asks.encode())
+            assert viewer.recv(12).startswith(b"HTTP/1.1 ")
+            return viewer
+
+        leaver, other = watch(), watch()
+        assert leaver.recv(1 << 16)
+        leaver.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        leaver.close()
+        for _ in range(10):  # (what has come meanwhile is the first)
+            assert other.recv(1 << 20)
+        listed = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+        children = listed.read_text().split()
+        server.send_signal(signal.SIGTERM)
+        _, complained = server.communicate(timeout=15)
+        while any(Path(f"/proc/{child}").exists() for child in children):
+            time.sleep(0.05)
+    assert "Traceback" not in complained
+    assert server.returncode == -signal.SIGTERM
 
 
 LISTENERS = {
