@@ -175,7 +175,8 @@ def _path_in(scope: Scope, query: str) -> str:
     if below or not name:
         return below or "/"
     place = f"./{quote(name)}/"
-    target = f"{place}?{query}" if query else place
+    rest = quote(query, safe="%/?:@!$&'()*+,;=", encoding="latin-1")
+    target = f"{place}?{rest}" if rest else place
     raise Refused(307, f"it is at {place}", {"Location": target})
 
 

@@ -8,6 +8,8 @@ target puts a right one there.
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 import struct
 import zlib
 from socket import AF_UNIX
@@ -16,8 +18,10 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 import numpy
 
+from aiozerocopy import web
 from aiozerocopy._net.admission import Guest
 from aiozerocopy._net.frame_header import HEADER_SIZE, FrameError, FrameHeader
+from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.capture import screen, x11
 from aiozerocopy.capture.connection import Connection
 from aiozerocopy.capture.errors import ScreenError
@@ -171,6 +175,100 @@ async def _listen(data: bytes) -> None:
     await talk.close(1001, "the end")
 
 
+async def _closed_hub() -> Broadcast:
+    async with Broadcast() as hub:
+        return hub
+
+
+def _fields(data: bytes) -> list[bytes]:
+    """At most 20, as a line each."""
+    return data.split(b"\n")[:20]
+
+
+APP = web.app(LOOP.run_until_complete(_closed_hub()), token="a")
+
+
+def asgi(data: bytes) -> None:
+    """A scope of these fields, and what follows on what the application is told."""
+    _run(_call(data))
+
+
+async def _call(data: bytes) -> None:
+    kind, method, path, root, query, *headers = _fields(data + b"\n" * 4)
+    is_http = len(kind) % 2 == 0
+    scope: dict[str, Any] = {
+        "type": "http" if is_http else "websocket",
+        "path": path.decode(errors="replace"),
+        "root_path": root.decode(errors="replace"),
+        "query_string": query,
+        "headers": [tuple((one + b":").split(b":", 1)) for one in headers],
+        "client": (kind.decode(errors="replace"), 1),
+        "extensions": {"websocket.http.response": {}} if len(kind) % 3 else None,
+        **({"method": method.decode(errors="replace")} if is_http else {}),
+    }
+    told = [{"type": "http.request" if is_http else "websocket.connect"}]
+    said: list[Any] = []
+
+    async def receive() -> Any:
+        end = "http.disconnect" if is_http else "websocket.disconnect"
+        return told.pop() if told else {"type": end}
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    await APP(scope, receive, send)
+    starts = [one for one in said if one["type"].endswith((".start", ".close"))]
+    assert len(starts) == 1, said
+    for name, value in starts[0].get("headers", ()):
+        assert not {10, 13, 0} & {*name, *value}, starts
+    assert starts[0].get("status", 403) != 500
+
+
+def aiohttp(data: bytes) -> None:
+    """What a client sends to the application under aiohttp."""
+    _run(_serve_under_aiohttp(data))
+
+
+class Wire(asyncio.Transport):
+    """What a server writes to it is kept."""
+
+    written = b""
+    is_over = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.is_over
+
+    def close(self) -> None:
+        self.is_over = True
+
+    abort = close
+
+
+async def _serve_under_aiohttp(data: bytes) -> None:
+    from aiohttp.web import AppRunner
+
+    if not RUNNERS:
+        logging.getLogger("aiohttp").setLevel(logging.CRITICAL)  # (it logs bad input)
+        hub = await _closed_hub()
+        RUNNERS.append(AppRunner(web.aiohttp_app(hub, token="a"), access_log=None))
+        await RUNNERS[0].setup()
+    wire, protocol = Wire(), RUNNERS[0].server()
+    protocol.connection_made(wire)
+    protocol.data_received(data)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    protocol.connection_lost(None)
+    await asyncio.sleep(0)
+    assert wire.written.startswith(b"HTTP/") or not wire.written
+    assert re.search(rb"HTTP/\d\.\d 500", wire.written) is None
+
+
+RUNNERS: list[Any] = []
+
+
 # ---- an X server ------------------------------------------------------------------
 
 
@@ -274,5 +372,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "dask_message": dask_message,
     "http": http,
     "websocket": websocket,
+    "asgi": asgi,
+    "aiohttp": aiohttp,
     "x_server": x_server,
 }

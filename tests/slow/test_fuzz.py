@@ -26,6 +26,8 @@ IN_PYTHON = {  # and runs in CI
     "dask_message": 5000,
     "http": 1000,
     "websocket": 300,
+    "asgi": 2000,
+    "aiohttp": 500,
     "x_server": 1500,
 }
 SANITIZERS = "address,undefined"
@@ -89,7 +91,7 @@ def test_fuzzed_in_c(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", IN_PYTHON)
 def test_corpus_in_python(name: str) -> None:
-    for needed in ("distributed", "h11", "numpy", "wsproto"):
+    for needed in ("aiohttp", "distributed", "h11", "numpy", "wsproto"):
         # (not imported here: Dask would leave a thread behind)
         if not importlib.util.find_spec(needed):
             pytest.skip(f"needs {needed}")
