@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
     from aiozerocopy._core.leases import AnyBuffer
 
-# Up to this size, copying a buffer is cheaper than pinning it.
-_COPY_UP_TO = 4 << 10
-
 _STRIDED = (
     "the memory is not C-contiguous (a strided, transposed or Fortran-ordered view): "
 )
@@ -36,6 +33,8 @@ _allocate = ffi.new_allocator(should_clear_after_alloc=False)
 _STEADY = frozenset((bytes, bytearray, array.array))
 # The sum of the lengths of messages in a list or tuple, if all have such memory; or -1.
 steady_total: Callable[[object], int] = made_by_c("azc_steady_total", _STEADY)
+# A copy of a short memoryview of such memory, or of a short bytearray; or None.
+small_copy: Callable[[object], bytes | None] = made_by_c("azc_small_copy", _STEADY)
 
 # These types hold nothing but bytes.
 _PLAIN = frozenset((bytes, bytearray, mmap.mmap))
@@ -91,14 +90,10 @@ def pin_or_copy(data: AnyBuffer) -> Any:
 
     Raises: as `pin`.
     """
-    if type(data) is memoryview:  # (each attribute of one costs as a call does)
-        if data.nbytes > _COPY_UP_TO:
-            if data.itemsize == 1 and data.c_contiguous:
-                return _from_buffer(data)  # `pin` would check more, for nothing
-        elif type(data.obj) in _STEADY and data.c_contiguous:
-            return data.tobytes()
-    elif type(data) is bytearray and len(data) <= _COPY_UP_TO:
-        return bytes(data)
+    if (copy := small_copy(data)) is not None:
+        return copy
+    if type(data) is memoryview and data.itemsize == 1 and data.c_contiguous:
+        return _from_buffer(data)  # `pin` would check more, for nothing
     return pin(data)
 
 

@@ -33,7 +33,7 @@ from aiozerocopy._core.borrows import Operation, Port, or_undo, or_undo_now
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.groups import groups, joined
 from aiozerocopy._core.lifetime import NOWHERE, Bound, Stats
-from aiozerocopy._core.pins import pin_or_copy
+from aiozerocopy._core.pins import pin_or_copy, small_copy
 from aiozerocopy._core.relaying import Relay, relay_file
 from aiozerocopy._core.waiter import (
     LOOP_IS_CHEAP,
@@ -196,7 +196,9 @@ class SendStream(Bound, ByteSendStream):
             try:
                 # (first into `views`, to be released: a traceback may keep this frame)
                 ready.views[0] = data = (
-                    item if type(item) is bytes else pin_or_copy(item)
+                    item
+                    if type(item) is bytes
+                    else small_copy(item) or pin_or_copy(item)
                 )
                 result = send_bound(out.id, data, len(data))
                 if result == 0:

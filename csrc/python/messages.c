@@ -1,4 +1,4 @@
-/* messages.c - many of Python's buffers, looked at in one call. */
+/* messages.c - Python's buffers, looked at in few instructions. */
 #include <pyconfig.h>
 
 #ifndef Py_GIL_DISABLED
@@ -9,19 +9,39 @@
 
 #include "python/messages.h"
 
-/* The attribute `obj` of memoryviews, and how to ask for it: half of what a look for it
- * by its name takes. */
-static PyObject *obj;
-static descrgetfunc get_obj;
+enum { COPY_UP_TO = 4 << 10 }; /* bytes: below, a copy is cheaper than a pin */
+
+/* An attribute of memoryviews.  To ask for it so takes half of what a look for it by its
+ * name does. */
+typedef struct attribute {
+    PyObject *descriptor;
+    descrgetfunc get;
+} attribute;
+
+static attribute obj, nbytes;
+
+static bool find(attribute *it, const char *name) {
+    PyObject *type = (PyObject *)&PyMemoryView_Type;
+    it->descriptor = PyObject_GetAttrString(type, name);
+    if (!it->descriptor) return false;
+    it->get =
+        (descrgetfunc)PyType_GetSlot(Py_TYPE(it->descriptor), Py_tp_descr_get);
+    return true;
+}
+
+/* NULL, with an exception: the memoryview was released. */
+static PyObject *ask(const attribute *it, PyObject *view) {
+    return it->get(it->descriptor, view, (PyObject *)&PyMemoryView_Type);
+}
 
 /* Of whose memory it is: a memoryview's is that of another object. */
 static PyTypeObject *owner_type(PyObject *message) {
     PyTypeObject *type = Py_TYPE(message);
     if (type != &PyMemoryView_Type) return type;
-    PyObject *owner = get_obj(obj, message, (PyObject *)type);
-    if (!owner) return NULL; /* it was released */
+    PyObject *owner = ask(&obj, message);
+    if (!owner) return NULL;
     type = Py_TYPE(owner);
-    Py_DECREF(owner); /* (the memoryview has it, too) */
+    Py_DecRef(owner); /* (the memoryview has it, too) */
     return type;
 }
 
@@ -52,10 +72,43 @@ static PyObject *steady_total(PyObject *steady, PyObject *messages) {
     return PyLong_FromSsize_t(total);
 }
 
+/* How many bytes of it may be copied in user space; or -1. */
+static Py_ssize_t steady_size(PyObject *message, PyObject *steady) {
+    const PyTypeObject *type = Py_TYPE(message);
+    if (type == &PyByteArray_Type) return PyObject_Size(message);
+    if (type != &PyMemoryView_Type) return -1;
+    PyTypeObject *owner = owner_type(message);
+    if (!owner || PySet_Contains(steady, (PyObject *)owner) != 1) return -1;
+    PyObject *size = ask(&nbytes, message);
+    if (!size) return -1;
+    Py_ssize_t n = PyLong_AsSsize_t(size);
+    Py_DecRef(size);
+    return n;
+}
+
+static PyObject *small_copy(PyObject *steady, PyObject *message) {
+    static PyObject *nothing;
+    if (!nothing) nothing = PyBytes_FromStringAndSize(NULL, 0);
+    Py_ssize_t n = nothing ? steady_size(message, steady) : -1;
+    PyObject *copy = NULL;
+    if (n >= 0 && n <= COPY_UP_TO) copy = PySequence_Concat(nothing, message);
+    if (copy) return copy;
+    PyErr_Clear();      /* (whoever pins it will say what is wrong) */
+    Py_IncRef(Py_None); /* (the macro of some versions leaves it out) */
+    return Py_None;
+}
+
+static void *function(PyMethodDef *method, PyObject *steady) {
+    if (!find(&obj, "obj") || !find(&nbytes, "nbytes")) return NULL;
+    return PyCFunction_NewEx(method, steady, NULL);
+}
+
 void *azc_steady_total(void *steady) {
     static PyMethodDef method = {"steady_total", steady_total, METH_O, NULL};
-    obj = PyObject_GetAttrString((PyObject *)&PyMemoryView_Type, "obj");
-    if (!obj) return NULL;
-    get_obj = (descrgetfunc)PyType_GetSlot(Py_TYPE(obj), Py_tp_descr_get);
-    return PyCFunction_NewEx(&method, steady, NULL);
+    return function(&method, steady);
+}
+
+void *azc_small_copy(void *steady) {
+    static PyMethodDef method = {"small_copy", small_copy, METH_O, NULL};
+    return function(&method, steady);
 }

@@ -13,7 +13,16 @@ import pytest
 from oracle import payload
 
 from aiozerocopy._core.leases import Lent
-from aiozerocopy._core.pins import Pins, copy_into, overlap, pin, pin_writable, unpin
+from aiozerocopy._core.pins import (
+    Pins,
+    copy_into,
+    overlap,
+    pin,
+    pin_writable,
+    small_copy,
+    steady_total,
+    unpin,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -55,6 +64,18 @@ def test_read_only_memory_cannot_be_written_to(data: Buffer) -> None:
 def test_what_is_pinned_has_its_bytes(data: Any) -> None:
     with pin(data) as view, pin_writable(data) as memory:
         assert len(view) == len(memory) == 6
+
+
+def test_what_is_copied_and_asked_has_as_many_references_as_before() -> None:
+    data = memoryview(bytearray(4096))
+    things = (data, data.obj, None, memoryview, bytearray, b"")
+    before = [sys.getrefcount(each) for each in things]
+    for _ in range(1000):
+        assert small_copy(data) == bytes(4096)
+        assert small_copy(5) is small_copy(memoryview(bytes(4097))) is None
+        assert steady_total([data, data]) == 8192
+    for each, count in zip(things, before, strict=True):
+        assert abs(sys.getrefcount(each) - count) < 100
 
 
 def test_unpin_releases_what_somebody_still_refers_to() -> None:
