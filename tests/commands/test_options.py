@@ -93,7 +93,7 @@ BAD: list[tuple[Callable[[str], Any], str, str]] = [
     ),
     *((options.source, text, "write a file, a URL or demo") for text in ("", "-")),
     (options.file, "", "write its path"),
-    (options.words, "", "write words"),
+    (options.words, "", "write some words"),
     (options.words, "'", "No closing quotation"),
     *(
         (options.address, text, "write an IPv6 address in brackets")
