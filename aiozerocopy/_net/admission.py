@@ -50,7 +50,7 @@ ADMISSION_SECONDS = 5.0  # from accept until all is shown; until a whole request
 CONNECTIONS = 1024  # at a time
 # While a server is full, clients of one address may come, or ask again:
 AT_ONCE = 100  # times, and then
-A_SECOND = 5
+A_SECOND = 10
 MOST_PACES = 4096  # addresses that are remembered for that
 LOG_SECONDS = 60.0  # between two lines of one kind about refused clients
 MAX_TOKEN = 1024

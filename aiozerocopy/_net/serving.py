@@ -60,7 +60,7 @@ BACKLOG = 1024
 BURST = 64  # clients let in before other tasks run
 LOOKS = 256  # clients accepted before other tasks run; to refuse one takes less
 PAUSE = 0.1  # seconds without accepting, when there are no fds or no memory
-BREATH = 0.01  # the same after some were refused, so that many are refused at once
+BREATH = 0.02  # the same after some were refused, so that many are refused at once
 
 log = logging.getLogger("aiozerocopy")
 

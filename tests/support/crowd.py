@@ -50,7 +50,7 @@ async def publish(hub: azc.Broadcast) -> None:
         due = time.monotonic()
         while True:
             with await pool.acquire() as frame:
-                struct.pack_into("<d", frame, 0, time.time())
+                struct.pack_into("<d", frame.array, 0, time.time())
                 await hub.publish(frame, pixel_format="rgb24")
             due += 1 / RATE
             await anyio.sleep(max(0.0, due - time.monotonic()))
