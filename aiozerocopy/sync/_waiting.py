@@ -9,6 +9,9 @@ Of the threads that wait on one stream, one listens to C: it alone takes events 
 port, and then wakes the others, of which one listens next.  A thread that does not
 listen looks once more after its gate is in the list, so that it misses nothing.
 
+The port is closed by a thread that listens, once its stream has left: another thread
+would close the fd for which the listener waits, and take the event that wakes it.
+
 A signal's exception may come at any line of the main thread.  If that was the listener,
 it is no longer when the exception leaves.
 """
@@ -113,8 +116,7 @@ class ThreadWaiter(Waiter):
             coroutine.close()
 
     def leave(self, key: object) -> None:
-        self.port.drain()
-        self.port.close()  # (if C has no operation for which a thread could wait)
+        self.port.leave()
 
     async def wait(self, operation: Operation) -> None:
         await _until(lambda: operation.done)
@@ -138,6 +140,15 @@ class SharedPort(Port):
         self._lock = threading.Lock()  # guards the next two
         self._is_heard = False
         self._gates: list[threading.Lock] = []  # of the threads that do not listen
+        self._is_left = False
+
+    def leave(self) -> None:
+        """Its stream needs it no more: close it, now or when the listener stops.
+
+        It stays open while C has an operation for which a thread could wait.
+        """
+        self._is_left = True
+        self.drain()
 
     def until(self, ready: Question, seconds: float | None = None) -> None:
         """Block this thread until ``ready()``, for ``seconds`` at most."""
@@ -191,9 +202,14 @@ class SharedPort(Port):
 
     def _stop(self) -> None:
         """Let another thread listen.  May be called twice."""
+        is_left = self._is_left
+        if is_left:
+            self.close()
         with self._lock:
             self._is_heard = False
         self._wake()
+        if self._is_left and not is_left:  # `leave` found this thread, or the lock
+            self.drain()
 
     def _wake(self) -> None:
         """Let the others look again."""

@@ -151,6 +151,6 @@ def test_no_memory_is_taken_for_what_is_too_much(frames: int) -> None:
     """In the first block, in one frame, or in all frames together."""
     sizes = struct.pack(f"={1 + frames}Q", frames, *[MOST // (frames or 1)] * frames)
     source = Bytes(struct.pack("=Q", len(sizes)) + sizes if frames else b"GET / HT")
-    with pytest.raises(NotAMessage, match="either this is not Dask"):
+    with pytest.raises(NotAMessage, match="the peer is not Dask"):
         received(source)
     assert sum(source.asked) <= 8 + len(sizes)

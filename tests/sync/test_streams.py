@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -28,6 +28,7 @@ from links import (
 from oracle import Checker, message, poison
 
 from aiozerocopy import StreamBroken, StreamClosed, sync
+from aiozerocopy._core.binding import lib
 
 ROOMS = ("sync",)
 PATIENCE = 5.0  # seconds for what is over at once, or never
@@ -200,6 +201,34 @@ class TestFailures:
                 expected = StreamClosed
             thread.join()
             assert isinstance(ends[0], expected)
+
+    def test_abort_as_the_listener_begins_to_wait(self) -> None:
+        """Its fd must not be closed then: another file would get the number."""
+        one, other = sync.socketpair()
+        port = one._waiter.port
+        silent, kept = os.pipe()
+        with contextlib.ExitStack() as files:
+            for fd in (silent, kept):
+                files.callback(os.close, fd)
+
+            class Poll:
+                ready = port._ready
+
+                def poll(self, timeout: float | None) -> object:
+                    in_thread(one.abort).join()
+                    for _ in range(10):
+                        files.callback(os.close, os.dup(silent))
+                    return self.ready.poll(timeout)
+
+            port._ready = cast("Any", Poll())
+            with other:
+                receiving = in_thread(error_in_thread, one.receive)
+                receiving.join(PATIENCE)
+                is_stuck = receiving.is_alive()
+                os.write(kept, b"!")  # which frees it
+                receiving.join()
+                assert not is_stuck
+        assert lib.azc_port_fd(port.id) < 0
 
     def test_connecting_fails(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
