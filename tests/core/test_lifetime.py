@@ -339,7 +339,6 @@ IN_A_DAEMON = f"threading.Thread(target=lambda: {RUN}, daemon=True).start()"
 ENDS = {
     "exit in a task": (5, SENDS.format("sys.exit(5)", RUN)),
     "exit in a callback": (5, SENDS.format("loop.call_soon(sys.exit, 5)", RUN)),
-    "killed": (-9, SENDS.format("os.kill(os.getpid(), signal.SIGKILL)", RUN)),
     "daemon with a loop": (0, SENDS.format("", f"{IN_A_DAEMON}; stuck.wait()")),
     "daemon that sends": (
         0,

@@ -25,10 +25,7 @@ def main(words: Sequence[str]) -> int:
         for each in SLICES:
             print(f"{each.name:16} {each.minutes:4g} min  {each.shows}")
         return 0
-    try:
-        return prove(options.slices)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return prove(options.slices)
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
@@ -47,10 +44,13 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
 def prove(slices: Sequence[Slice]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="aiozerocopy-proof-"))
     print(f"logs: {folder}", flush=True)
-    for number in (signal.SIGINT, signal.SIGTERM):  # (also in the background)
-        signal.signal(number, signal.default_int_handler)
+    signals: list[int] = []  # (an exception could come between a process and its owner)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: signals.append(number))
     began = time.monotonic()
-    runs = running.run_all(slices, folder, 60 * MOST)
+    runs = running.run_all(slices, folder, 60 * MOST, lambda: signals)
+    if signals:
+        return INTERRUPTED
     found = results.gather(runs, time.monotonic() - began)
     tell(found)
     page.write(found, page.PAGES if len(slices) == len(SLICES) else folder)

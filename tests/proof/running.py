@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +38,8 @@ class Run:
 
     def say(self, what: str) -> None:
         minutes = f"{self.seconds / 60:5.1f} of {self.slice.minutes:g} minutes"
-        print(f"{self.slice.name:16} {what:8} {minutes}", flush=True)
+        line = f"{self.slice.name:16} {what:8} {minutes}\n"
+        print(line, end="", flush=True)  # (in one piece: two threads say something)
 
     def end(self, word: signal.Signals) -> None:
         """Ask it to end, and kill what is left of it after a while."""
@@ -56,34 +57,35 @@ def in_order(slices: Sequence[Slice]) -> list[Slice]:
     return sorted(slices, key=lambda it: (it.alone, 0 if it.alone else -it.minutes))
 
 
-def run_all(slices: Sequence[Slice], folder: Path, most: float) -> list[Run]:
+def run_all(
+    slices: Sequence[Slice],
+    folder: Path,
+    most: float,
+    is_stopped: Callable[[], object] = bool,
+) -> list[Run]:
     """Return when all are over, after so many seconds at most.
 
-    An exception, as Ctrl-C makes it, ends those that run.
+    Once it is stopped, those that run are ended, and no other begins.
     """
     runs = [Run(each, folder / each.name) for each in in_order(slices)]
     deadline = time.monotonic() + most
     for at_once, alone in ((SIDE_BY_SIDE, False), (1, True)):
+        mine = [run for run in runs if run.slice.alone == alone]
         with ThreadPoolExecutor(at_once) as pool:
-            mine = [run for run in runs if run.slice.alone == alone]
-            futures = [pool.submit(run_one, run, deadline) for run in mine]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                while not all(future.done() for future in futures):
+            futures = [pool.submit(run_one, run, deadline, is_stopped) for run in mine]
+            while wait(futures, timeout=0.1).not_done:
+                if is_stopped():
                     for run in mine:
                         run.end(signal.SIGINT)
-                    time.sleep(0.05)
-                raise
+            for future in futures:
+                future.result()
     return runs
 
 
-def run_one(run: Run, deadline: float) -> None:
+def run_one(run: Run, deadline: float, is_stopped: Callable[[], object]) -> None:
     began = time.monotonic()
     limit = min(run.slice.limit, deadline - began)
-    if limit <= 0:
+    if limit <= 0 or is_stopped():
         return
     run.folder.mkdir(parents=True)
     numbers, words = run.slice.parsed()

@@ -92,6 +92,12 @@ SLICES = (
         "AZC_INJECT=800 python -m pytest slow/test_injected_errors.py",
     ),
     Slice(
+        "kills",
+        "Senders that are killed at any byte: what was read is a prefix.",
+        1,
+        "AZC_KILLS=250 python -m pytest slow/test_kills.py",
+    ),
+    Slice(
         "limits",
         "Too few fds, threads, locked memory, address space or pipe pages.",
         4,
@@ -99,9 +105,11 @@ SLICES = (
     ),
     Slice(
         "readers",
-        "Readers of every kind, and one that stops inside the kernel's copy.",
+        "Readers of every kind, one that stops inside the kernel's copy, and storms of "
+        "signals.",
         1,
-        "python -m pytest core/test_readers.py core/test_stalled_readers.py",
+        "python -m pytest core/test_readers.py core/test_stalled_readers.py "
+        "slow/test_storms.py",
     ),
     Slice(
         "every-line",
