@@ -30,7 +30,7 @@ _allocate = ffi.new_allocator(should_clear_after_alloc=False)
 
 # Their memory can always be read.  That of others may be a file's, which was truncated:
 # the kernel says EFAULT where a copy in user space would end the process.
-_STEADY = frozenset((bytes, bytearray, array.array))
+_STEADY = (bytes, bytearray, array.array)
 # The sum of the lengths of messages in a list or tuple, if all have such memory; or -1.
 steady_total: Callable[[object], int] = made_by_c("azc_steady_total", _STEADY)
 # A copy of a short memoryview of such memory, or of a short bytearray; or None.

@@ -9,7 +9,7 @@
 #define AZC_MESSAGES_H
 
 /* Both make a function for Python, to be called by ctypes (cffi would release the GIL).
- * `steady` is the set of those types whose memory may be read in user space.  NULL: an
+ * `steady` is a tuple of those types whose memory may be read in user space.  NULL: an
  * exception was raised. */
 
 /* Its argument is a list or tuple of messages.  It returns the sum of their lengths if the

@@ -78,6 +78,26 @@ def test_what_is_copied_and_asked_has_as_many_references_as_before() -> None:
         assert abs(sys.getrefcount(each) - count) < 100
 
 
+def test_looking_at_messages_calls_nothing_of_the_programs() -> None:
+    """It holds references that such a call could end."""
+
+    class Asked(type):
+        def __hash__(cls) -> int:
+            raise AssertionError
+
+        def __eq__(cls, other: object) -> bool:
+            raise AssertionError
+
+    class Message(bytearray, metaclass=Asked):
+        def __len__(self) -> int:
+            raise AssertionError
+
+    messages = [b"one", Message(b"two"), memoryview(Message(b"three"))]
+    for each in messages[1:]:
+        assert steady_total([messages[0], each]) == -1
+        assert small_copy(each) is None
+
+
 def test_unpin_releases_what_somebody_still_refers_to() -> None:
     data = bytearray(10)
     view = pin(data)
