@@ -1,7 +1,7 @@
 """50 viewers beside 3,200 hostile connections: support/crowd.py says what these do.
 
-AZC_CROWD_SECONDS says for how long.  Times mean something on an idle machine only: they
-are kept (support/figures.py), and what a busy machine leaves as it is must hold.
+AZC_CROWD_SECONDS says for how long.  Times mean something on an idle machine only, so
+this has the machine for itself; support/figures.py keeps them.
 """
 
 import json
@@ -24,7 +24,7 @@ BEFORE, STORM = 2.0, 3.0  # seconds of the viewers alone, and until all have com
 CROWD = Path(__file__).parents[1] / "support" / "crowd.py"
 MIB = 1 << 20
 
-pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(120 + 3 * SECONDS)]
+pytestmark = [linux_only, pytest.mark.quiet, pytest.mark.timeout(120 + 3 * SECONDS)]
 
 
 @contextmanager
@@ -95,10 +95,7 @@ def test_a_hostile_crowd(face: str) -> None:
     assert seen["gone"] == 0
     assert seen["lost"] < 0.05 * seen["frames"]
     assert after["threads"] <= alone["threads"]
-    if face in (
-        "ours",
-        "tcp",
-    ):  # (others have their own costs, and admit whoever comes)
+    if face in ("ours", "tcp"):  # (others have their own costs, and admit anybody)
         assert grown < 64 * MIB
         assert load - own < 0.4
     assert grown < 128 * MIB

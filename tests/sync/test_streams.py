@@ -448,6 +448,7 @@ class TestProcesses:
         code = """
             from aiozerocopy import sync
             reader, writer = sync.pipe()
+            sync.run(anyio.sleep, 0)  # (3.10 crashes if a thread begins at the end)
             threads = [
                 threading.Thread(target=call, daemon=True)
                 for call in (reader.receive, lambda: sync.run(anyio.sleep_forever))
