@@ -97,6 +97,7 @@ def test_a_hostile_crowd(face: str) -> None:
     assert after["threads"] <= alone["threads"]
     if face in ("ours", "tcp"):  # (others have their own costs, and admit anybody)
         assert grown < 64 * MIB
-        assert load - own < 0.4
+        if SECONDS >= 20:  # (until then the silent ones are sent away, and come again)
+            assert load - own < 0.4
     assert grown < 128 * MIB
     assert seen["unanswered"] <= 0.1 * seen["probes"]
