@@ -14,6 +14,7 @@ The states of a download
 
 from __future__ import annotations
 
+import math
 import mimetypes
 import os
 import re
@@ -103,7 +104,7 @@ class Download:
                     patience.deadline = anyio.current_time() + self._patience
                 await anyio.wait_writable(sink._raw_socket)
                 moving = relay(file, sink, min(size, part.stop - at), offset=at)
-                is_whole = await self._move(moving, sink)
+                is_whole = await self._move(moving, sink, patience)
                 taken = moving.taken
                 at += taken
                 if is_whole and not taken:
@@ -112,7 +113,9 @@ class Download:
         if at < part.stop:
             sink.abort()
 
-    async def _move(self, moving: Relay, sink: HttpStream) -> bool:
+    async def _move(
+        self, moving: Relay, sink: HttpStream, patience: anyio.CancelScope
+    ) -> bool:
         """Move a piece; False if its turn was over before."""
         if isinstance(sink, TLSStream):
             # This needs no thread, and to stop in it would leave a record half sent.
@@ -120,7 +123,10 @@ class Download:
             return True
         if self._movers is None:
             self._movers = anyio.Semaphore(MOVERS)
+        left = patience.deadline - anyio.current_time()
+        patience.deadline = math.inf  # (that others move is not the client's fault)
         async with self._movers:
+            patience.deadline = anyio.current_time() + left
             with anyio.move_on_after(TURN) as turn:
                 await moving
         return not turn.cancelled_caught

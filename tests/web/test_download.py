@@ -9,9 +9,10 @@ import shutil
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 import scripts
-from links import until
+from links import attempt, until
 from web_client import Answer, ask, asking, connected, rest, say
 
 import aiozerocopy as azc
@@ -219,6 +220,21 @@ async def test_who_is_stuck_has_no_thread_and_gets_all_in_the_end(
         assert server._server.connections == 5
         for stream in stuck:
             assert Answer(await rest(stream)).body == whole
+
+
+async def test_who_waits_for_others_to_move_is_not_let_go(film: Path) -> None:
+    async with (
+        serving(film, patience=0.2) as server,
+        anyio.create_task_group() as tasks,
+    ):
+        assert server._download is not None
+        movers = server._download._movers = anyio.Semaphore(1)
+        await movers.acquire()
+        asking_one = attempt(tasks, ask, server, "/file")
+        await until(lambda: movers.statistics().tasks_waiting)
+        await anyio.sleep(0.5)  # longer than a client may take nothing
+        movers.release()
+    assert asking_one.result.body == DATA
 
 
 async def test_a_name_that_headers_cannot_hold(film: Path) -> None:
