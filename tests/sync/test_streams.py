@@ -29,6 +29,7 @@ from oracle import Checker, message, poison
 
 from aiozerocopy import StreamBroken, StreamClosed, sync
 from aiozerocopy._core.binding import lib
+from aiozerocopy.sync._waiting import SharedPort
 
 ROOMS = ("sync",)
 PATIENCE = 5.0  # seconds for what is over at once, or never
@@ -228,6 +229,28 @@ class TestFailures:
                 os.write(kept, b"!")  # which frees it
                 receiving.join()
                 assert not is_stuck
+        assert lib.azc_port_fd(port.id) < 0
+
+    def test_stream_that_leaves_as_the_listener_stops(self) -> None:
+        """It finds the lock taken, and leaves the end of the port to the listener."""
+        port = SharedPort()
+        taken = []
+
+        class Lock:
+            lock = threading.Lock()
+            locked = lock.locked
+
+            def __enter__(self) -> None:
+                self.lock.acquire()
+                taken.append(self)
+                if len(taken) == 2:  # (first to begin)
+                    port.leave()
+
+            def __exit__(self, *error: object) -> None:
+                self.lock.release()
+
+        port._lock = cast("Any", Lock())
+        port.drain()
         assert lib.azc_port_fd(port.id) < 0
 
     def test_connecting_fails(self) -> None:
