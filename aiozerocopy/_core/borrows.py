@@ -149,8 +149,8 @@ class Operation:
 
 # What an exception interrupts is undone before it goes on.  The handlers are nested,
 # because a second exception may arrive while the first one is handled: so ``undo`` may
-# be called twice.  (`SendStream.send` and `put`, `ReceiveStream._receive` and a
-# transport's `write` repeat these lines, to save the calls.)
+# be called twice.  (`SendStream.send`, `put` and `send_many`, `ReceiveStream._receive`
+# and a transport's `write` repeat these lines, to save the calls.)
 
 
 async def or_undo(
