@@ -7,9 +7,9 @@ A `Crowd` has a `Guest` for every connection of a server.  The states of a guest
     left    or was sent away, by a cancel of its scope
 A newcomer for whom there is no room takes the place of a guest that waits: of the
 address with the most of these, the first that came.  To send one away and to take
-another costs much more than to refuse it, so while there is no room an address may come
-only so often (`Pace`).  Sets of guests are weak: a guest
-lives as long as its task, even if a signal's exception keeps it from being removed.
+another costs much more than to refuse it, so while there is no room a `Pace` limits how
+often an address may come.  Sets of guests are weak: a guest lives as long as its task,
+even if a signal's exception keeps it from being removed.
 
 The token's wire format: ``AZCT``, the token's length (16 bits, little-endian), the
 token; the server answers with one byte, 6 for yes and 21 for no (ASCII's ACK and NAK),
@@ -74,7 +74,7 @@ _NUMBERS = itertools.count()
 
 
 class Pace:
-    """Counts events, to limit their rate: so many at once, so many a second then."""
+    """Limits a rate: ``at_once`` events in a burst, and then ``a_second`` a second."""
 
     def __init__(self, at_once: int, a_second: float) -> None:
         self._each = 1 / a_second

@@ -11,8 +11,8 @@
 
 enum { COPY_UP_TO = 4 << 10 }; /* bytes: below, a copy is cheaper than a pin */
 
-/* An attribute of memoryviews.  To ask for it so takes half of what a look for it by its
- * name does. */
+/* An attribute of memoryviews.  Asking its descriptor takes half as long as asking for it
+ * by its name. */
 typedef struct attribute {
     PyObject *descriptor;
     descrgetfunc get;
@@ -99,7 +99,7 @@ static PyObject *small_copy(PyObject *steady, PyObject *message) {
     PyObject *copy = NULL;
     if (n >= 0 && n <= COPY_UP_TO) copy = PySequence_Concat(nothing, message);
     if (copy) return copy;
-    PyErr_Clear();      /* (whoever pins it will say what is wrong) */
+    PyErr_Clear();      /* (`pin` will say what is wrong) */
     Py_IncRef(Py_None); /* (the macro of some versions leaves it out) */
     return Py_None;
 }
