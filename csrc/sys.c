@@ -563,9 +563,8 @@ static int sys_epoll_ctl(int epoll, int how, int fd,
 }
 
 /* epoll_wait counts in milliseconds; where that is too coarse, another poll of the
- * epoll fd waits.  A signal ends the wait early: the
- * caller checks the clock.  A look that does not wait is made again, because the caller
- * relies on its result. */
+ * epoll fd waits.  A signal ends the wait early: the caller checks the clock.  A look
+ * that does not wait is made again, because the caller relies on its result. */
 enum { COARSE_US = 100000 };
 
 static int sys_epoll_wait(int epoll, struct epoll_event *events, int max,
