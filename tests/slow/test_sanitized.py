@@ -28,7 +28,7 @@ LEFT_OUT_OF_ALL = (
     *("commands/test_bad_input", "commands/test_cli", "commands/test_options"),
     *("commands/test_doctor", "slow/test_simulat*"),
     # it is time that is measured,
-    *("bench/*", "web/test_floods", "slow/test_churn", "slow/test_soak"),
+    *("bench/*", "web/test_floods", "slow/test_soak"),
     # or other programs would have to bear with the sanitizer.
     *("web/test_browser*", "commands/test_render", "dask/*", "web/test_viewer"),
     "transport/test_real_programs",
