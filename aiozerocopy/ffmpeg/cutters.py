@@ -295,14 +295,13 @@ def _length(first: int) -> int:
 
 _PACKET = 188
 _SYNC = 0x47
-# MPEG-1, MPEG-2, MPEG-4, H.264, H.265, H.266
-_VIDEO_STREAMS = {0x01, 0x02, 0x10, 0x1B, 0x24, 0x33}
+_TABLES = (b"\0", b"\2")  # the PAT and the PMT, in this order
 
 
 class TSPackets(Cutter):
     """Cuts MPEG-TS with one programme, whose tables are one packet each.
 
-    header    its tables: the PAT tells where the PMT is, and that tells the streams
+    header    its tables: the PAT and the PMT
     gap       after one, the first packet of each stream says that some are missing
     piece     all packets from the one where a picture or a piece of sound begins to the
               next such, so it is whole when the next begins
@@ -314,9 +313,8 @@ class TSPackets(Cutter):
         super().__init__()
         self._packets: list[bytes] = []  # of the piece that has begun
         self._key = False
-        self._pat = self._pmt = b""
-        self._pmt_pid = -1
-        self._streams: dict[int, int] = {}  # what kind each is
+        self._tables = dict.fromkeys(_TABLES, b"")
+        self._streams: set[int] = set()  # of pictures and sound
 
     def _unit_size(self) -> int:
         return _PACKET
@@ -339,21 +337,26 @@ class TSPackets(Cutter):
             raise ValueError("not an MPEG transport stream")
         pieces: list[Piece] = []
         if unit[1] & 0x40:  # something begins here
-            pid = _low_bits(13, unit, 1)
-            if pid == 0:
-                self._pat = unit
-                self.header = self._pat + self._pmt
-                self._pmt_pid = _pmt_pid(_section(unit))
-            elif pid == self._pmt_pid:
-                self._pmt = unit
-                self.header = self._pat + self._pmt
-                self._streams = _streams(_section(unit))
-            elif pid in self._streams:
+            start = 5 + unit[4] if unit[3] & 0x20 else 4
+            head = unit[start : start + 4]
+            if head.startswith(b"\0\0\1"):
+                self._streams.add(_low_bits(13, unit, 1))
                 pieces = self.rest()
-                is_video = self._streams[pid] in _VIDEO_STREAMS
+                is_video = b"\xe0" <= head[3:] < b"\xf0"
                 self._key = is_video and _is_random_access(unit)
+            elif head:
+                self._take_table(unit, start + 1 + head[0])
         self._packets.append(unit)
         return pieces
+
+    def _take_table(self, unit: bytes, start: int) -> None:
+        kind = unit[start : start + 1]
+        if kind not in self._tables:
+            return
+        if start + 3 + _low_bits(12, unit, start + 1) > _PACKET:
+            raise ValueError("a table of the stream needs more than one packet")
+        self._tables[kind] = unit
+        self.header = b"".join(self._tables.values())
 
 
 def _with_gap(unmarked: set[int], data: bytes) -> bytes:
@@ -371,35 +374,6 @@ def _is_random_access(packet: bytes) -> bool:
     """Does its adaptation field say that decoding may begin here?"""
     has_field = packet[3] & 0x20 and packet[4] > 0
     return bool(has_field and packet[5] & 0x40)
-
-
-def _section(packet: bytes) -> bytes:
-    """A table, without its checksum."""
-    at = 4
-    if packet[3] & 0x20:
-        at += 1 + packet[at]
-    at += 1 + packet[at]
-    length = _low_bits(12, packet, at + 1)
-    if at + 3 + length > _PACKET:
-        raise ValueError("a table of the transport stream needs more than one packet")
-    return packet[at : at + 3 + length - 4]
-
-
-def _pmt_pid(pat: bytes) -> int:
-    """Where the table of the first programme is."""
-    for at in range(8, len(pat) - 3, 4):
-        if pat[at : at + 2] != b"\0\0":  # that of the network
-            return _low_bits(13, pat, at + 2)
-    return -1
-
-
-def _streams(pmt: bytes) -> dict[int, int]:
-    at = 12 + _low_bits(12, pmt, 10)
-    streams = {}
-    while at + 5 <= len(pmt):
-        streams[_low_bits(13, pmt, at + 1)] = pmt[at]
-        at += 5 + _low_bits(12, pmt, at + 3)
-    return streams
 
 
 def _low_bits(count: int, data: bytes, at: int) -> int:
