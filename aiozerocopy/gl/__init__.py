@@ -38,4 +38,3 @@ with extras.optional("aiozerocopy.gl", "gl"):
     from aiozerocopy.gl._functions import GLError as GLError
     from aiozerocopy.gl._picture import Picture as Picture
     from aiozerocopy.gl._readback import Readback as Readback
-    from aiozerocopy.gl._transfer import measure as measure

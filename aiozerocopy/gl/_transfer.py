@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # To bring a byte to another process, in seconds.
 PIPE_SECONDS_PER_BYTE = 0.5e-9
+_ROUNDS = 4  # of each format that is measured
 
 READ = {1: gl.RED, 2: gl.RG, 3: gl.RGB, 4: gl.RGBA}
 
@@ -195,34 +196,28 @@ class Transfer:
 # ---- which pixel format reaches a pipe's reader first: it is measured ----------------
 
 
-def measure(
-    context: Any,
-    size: tuple[int, int],
-    pix_fmts: tuple[str, ...] = ("rgba", "yuv420p"),
-    rounds: int = 3,
-) -> dict[str, float]:
-    """Seconds from submission to picture for each format, the least of some rounds.
+def fastest(context: Any, size: tuple[int, int]) -> str:
+    """yuv420p, unless converting takes longer than sending the bytes that it saves.
 
-    Blocks for all of it, some tens of milliseconds: for a program's start.
-
-    Raises:
-        ValueError: a size or format that cannot be.
-        GLError: OpenGL refused.
+    Blocks for some tens of milliseconds, while it measures.
     """
-    formats = {pix_fmt: Format(size, pix_fmt) for pix_fmt in pix_fmts}
     texture = context.texture(size, 4)
     blank = context.framebuffer([texture])
+
+    def seconds(pix_fmt: str) -> float:
+        layout = Format(size, pix_fmt)
+        sending = layout.nbytes * PIPE_SECONDS_PER_BYTE
+        return sending + min(_rounds(context, blank, layout))
+
     try:
-        return {
-            pix_fmt: min(_rounds(context, blank, layout, rounds))
-            for pix_fmt, layout in formats.items()
-        }
+        return min("rgba", "yuv420p", key=seconds)
     finally:
         blank.release()
         texture.release()
 
 
-def _rounds(context: Any, blank: Any, layout: Format, rounds: int) -> Iterator[float]:
+def _rounds(context: Any, blank: Any, layout: Format) -> Iterator[float]:
+    """Seconds from submission to picture, in each of some rounds."""
     functions = Functions(context)
     with functions.current():
         transfer = Transfer(functions, layout)
@@ -230,7 +225,7 @@ def _rounds(context: Any, blank: Any, layout: Format, rounds: int) -> Iterator[f
         slot = Slot(functions, layout.nbytes, functions.has_storage, RemoteChange())
         try:
             functions.check("a pixel-pack buffer was made")
-            for _ in range(rounds + 1):  # the first one compiles
+            for _ in range(_ROUNDS):  # the first one compiles
                 context.finish()
                 start = time.perf_counter()
                 slot.begin(lambda: transfer.read(blank))
@@ -241,11 +236,3 @@ def _rounds(context: Any, blank: Any, layout: Format, rounds: int) -> Iterator[f
         finally:
             slot.delete()
             transfer.release()
-
-
-def fastest(context: Any, size: tuple[int, int]) -> str:
-    """yuv420p, unless converting takes longer than sending the bytes that it saves."""
-    seconds = measure(context, size)
-    for pix_fmt in seconds:
-        seconds[pix_fmt] += Format(size, pix_fmt).nbytes * PIPE_SECONDS_PER_BYTE
-    return min(seconds, key=seconds.__getitem__)
