@@ -195,17 +195,6 @@ class Process:
         await anyio.lowlevel.checkpoint()
         return await self._child.wait()
 
-    def wait_from_thread(self, timeout: float | None = None) -> int:
-        """The same in a thread without an event loop, which is blocked by it.
-
-        Raises:
-            TimeoutError: it still runs after so many seconds.
-        """
-        try:
-            return self._child.popen.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise TimeoutError(f"{self!r} after {timeout:g} s") from None
-
     def send_signal(self, number: int) -> None:
         """Send a signal.  Does nothing if it has ended; the same for the others."""
         self._child.popen.send_signal(number)

@@ -384,13 +384,6 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
             raise self._not_open()
         return self._process.stdout
 
-    @property
-    def pid(self) -> int:
-        """FFmpeg's process id."""
-        if self._process is None:
-            raise self._not_open()
-        return self._process.pid
-
     # -- the end ------------------------------------------------------------------
 
     async def aclose(self) -> None:

@@ -422,6 +422,13 @@ class Video:
         return "" if self._process is None else self._process.stderr_tail
 
     @property
+    def pid(self) -> int:
+        """FFmpeg's process id."""
+        if self._process is None:
+            raise self._not_open()
+        return self._process.pid
+
+    @property
     def returncode(self) -> int | None:
         """FFmpeg's exit code, or minus the signal that ended it; None while it runs."""
         return None if self._process is None else self._process.returncode

@@ -321,19 +321,9 @@ class Writer(Video):
         return self._converter is not None and self._converter.conversion is not None
 
     @property
-    def frame_bytes(self) -> int:
-        """The size of one frame."""
-        return self.layout.nbytes
-
-    @property
     def status(self) -> Status:
         """What FFmpeg has reported last: frames, fps, bitrate and more."""
         return Status() if self._running is None else self._running.status()
-
-    @property
-    def pid(self) -> int:
-        """FFmpeg's process id."""
-        return self._open_running().process.pid
 
     @property
     def stats(self) -> Stats:

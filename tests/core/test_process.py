@@ -456,16 +456,6 @@ async def test_wait_without_pidfd(
     assert child.returncode == -signal.SIGTERM
 
 
-@pytest.mark.every_loop
-async def test_wait_from_thread() -> None:
-    wait = anyio.to_thread.run_sync
-    async with azc.open_process(["cat"]) as child:
-        with pytest.raises(TimeoutError, match=r"running> after 0\.01 s"):
-            await wait(child.wait_from_thread, 0.01)
-        child.kill()
-        assert await wait(child.wait_from_thread) == -signal.SIGKILL
-
-
 STUBBORN = python(
     "import signal, time\n"
     "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"

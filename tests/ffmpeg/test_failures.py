@@ -297,7 +297,7 @@ async def test_block_that_is_cancelled(ffmpeg: str, tmp_path: Path) -> None:
             await video.send(picture(1))
             await anyio.sleep_forever()
     assert scope.cancelled_caught
-    assert is_gone(video._running.process.pid)  # type: ignore[union-attr]
+    assert is_gone(video.pid)
     assert len(await frames_of(path)) in (1, 2)
 
 
@@ -398,7 +398,7 @@ async def kill_at_random(ffmpeg: str, seed: int) -> None:
         try:
             while True:
                 if pool is None:
-                    await video.send(bytes(video.frame_bytes))
+                    await video.send(bytes(video.layout.nbytes))
                 else:
                     await (await video.put(await pool.acquire()))
         except FFmpegError as error:

@@ -120,4 +120,4 @@ async def test_frames_arrive_and_a_receivers_end_is_told(
     await receiver.aclose()
     with pytest.raises(FFmpegError):
         await video.aclose()
-    assert is_gone(video._running.process.pid)  # type: ignore[union-attr]
+    assert is_gone(video.pid)

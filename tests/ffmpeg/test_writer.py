@@ -96,7 +96,7 @@ async def test_format_that_only_ffmpeg_knows(ffmpeg: str, tmp_path: Path) -> Non
         path, SIZE, 30, "yuyv422", "ffv1", options, ffmpeg=ffmpeg
     ) as video:
         assert video.layout.opaque
-        assert video.frame_bytes == array.nbytes
+        assert video.layout.nbytes == array.nbytes
         with pytest.raises(ValueError, match=f"{array.nbytes:,} bytes"):
             await video.send(array[1:])
         await video.send(array)
