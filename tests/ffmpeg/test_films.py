@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from tensors import Tensor
 
 from aiozerocopy.ffmpeg import FFmpegError, Writer, codecs, destination
 from aiozerocopy.ffmpeg.colours import plan
-from aiozerocopy.frames import Colour, to_yuv420p
+from aiozerocopy.frames import Colour, Conversion, to_yuv420p
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -407,31 +408,22 @@ async def test_asyncios_own_cancel_waits_for_the_thread(tmp_path: Path) -> None:
 
 
 @pytest.mark.every_loop
-async def test_loop_is_free_meanwhile(tmp_path: Path) -> None:
+async def test_loop_is_free_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Other tasks run while a picture is converted."""
-    async with Writer([*RAW, tmp_path / "a.yuv"], (4096, 4096)) as video:
-        picture = np.zeros((4096, 4096, 3), "u1")
+    is_free = threading.Event()
 
-        async def turns_meanwhile() -> int:
-            turns = 0
-            async with anyio.create_task_group() as tasks:
+    def convert(*_: object, **_options: object) -> None:
+        assert is_free.wait(10)
 
-                async def put() -> None:
-                    await video.put(picture)
-                    tasks.cancel_scope.cancel()
-
-                tasks.start_soon(put)
-                while True:
-                    await anyio.lowlevel.checkpoint()
-                    turns += 1
-            return turns
-
-        # (once, this thread may not have got a core meanwhile)
-        for _ in range(20):
-            turns = await turns_meanwhile()
-            if turns > 10:
-                break
-    assert turns > 10
+    monkeypatch.setattr(Conversion, "to_yuv", convert)
+    size = (1920, 1080)
+    async with Writer([*RAW, tmp_path / "a.yuv"], size) as video:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(video.put, numbered(1, size))
+            await others_wait()
+            is_free.set()
 
 
 # ---- any array ---------------------------------------------------------------------
@@ -564,13 +556,12 @@ async def test_no_frame_is_no_film(ffmpeg: str, tmp_path: Path, name: str) -> No
     assert os.listdir(tmp_path) == []
 
 
-async def test_ffmpeg_that_does_not_work(tmp_path: Path) -> None:
-    broken = tmp_path / "ffmpeg"
-    broken.write_text("#!/bin/sh\nexit 3\n")
-    broken.chmod(0o755)
+async def test_ffmpeg_that_does_not_work(
+    pretend: Callable[[str], str], tmp_path: Path
+) -> None:
     with pytest.raises(FFmpegError, match="does not work: it lists no encoders"):
-        await Writer(tmp_path / "a.mp4", (64, 48), ffmpeg=str(broken))
-    assert os.listdir(tmp_path) == ["ffmpeg"]
+        await Writer(tmp_path / "a.mp4", (64, 48), ffmpeg=pretend("exit 3"))
+    assert os.listdir(tmp_path) == ["pretended"]
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])

@@ -195,8 +195,8 @@ async def test_pixels_as_they_are_wanted(pix_fmt: str, tmp_path: Path) -> None:
 # ---- who converts ------------------------------------------------------------------
 
 
-async def closeness(path: Path, **more: Any) -> tuple[bool, int]:
-    """Do we convert it, and how far is that from what FFmpeg does?"""
+async def converts(path: Path, **more: Any) -> bool:
+    """Do we convert it?  Either way it is close to what FFmpeg does."""
     async with Reader(path, copy=True, **more) as film:
         ours = [frame async for frame in film]
         is_converted = film._converter is not None
@@ -204,8 +204,8 @@ async def closeness(path: Path, **more: Any) -> tuple[bool, int]:
         assert film._converter is None
         theirs = [frame async for frame in film]
     assert len(ours) == len(theirs) > 0
-    far = np.abs(np.array(ours, "i2") - np.array(theirs, "i2")).max()
-    return is_converted, int(far)
+    assert np.abs(np.array(ours, "i2") - np.array(theirs, "i2")).max() <= 3
+    return is_converted
 
 
 @pytest.mark.parametrize(
@@ -226,8 +226,7 @@ async def test_films_that_we_convert(
     options: str, is_converted: bool, ffmpeg: str, tmp_path: Path
 ) -> None:
     path = make_film(tmp_path / "a.mkv", *options.split(), pictures=[noise()] * 2)
-    ours, far = await closeness(path, ffmpeg=ffmpeg)
-    assert (ours, far <= 3) == (is_converted, True)
+    assert await converts(path, ffmpeg=ffmpeg) == is_converted
 
 
 async def test_odd_sizes(ffmpeg: str, tmp_path: Path) -> None:
@@ -249,8 +248,7 @@ async def test_film_that_is_turned(ffmpeg: str, tmp_path: Path) -> None:
     await anyio.run_process([*command, "-i", str(level), "-c", "copy", str(turned)])
     async with Reader(turned, ffmpeg=ffmpeg) as film:
         assert film.size == (HEIGHT, WIDTH)
-    is_converted, far = await closeness(turned, ffmpeg=ffmpeg)
-    assert (is_converted, far <= 3) == (True, True)
+    assert await converts(turned, ffmpeg=ffmpeg)
 
 
 @pytest.mark.parametrize(
@@ -272,8 +270,7 @@ async def test_what_is_asked_for_of_a_film(
     more: dict[str, Any], is_converted: bool, ffmpeg: str, tmp_path: Path
 ) -> None:
     path = make_film(tmp_path / "a.mkv", pictures=[noise()] * 2)
-    ours, far = await closeness(path, ffmpeg=ffmpeg, **more)
-    assert (ours, far <= 3) == (is_converted, True)
+    assert await converts(path, ffmpeg=ffmpeg, **more) == is_converted
 
 
 async def test_source_that_may_not_open_twice(tmp_path: Path) -> None:
@@ -594,23 +591,11 @@ async def test_deep_frames_to_keep(tmp_path: Path) -> None:
 # ---- a part of a film --------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("part", "expected"),
-    [
-        ({"start": 0.5}, range(15, 30)),
-        ({"duration": Fraction(1, 5)}, range(6)),
-        ({"start": "0:00.5", "duration": "200ms"}, range(15, 21)),
-        ({"start": 2}, range(0)),
-    ],
-    ids=str,
-)
-async def test_part_of_a_film(
-    part: dict[str, Any], expected: range, ffmpeg: str, tmp_path: Path
-) -> None:
+async def test_part_of_a_film(ffmpeg: str, tmp_path: Path) -> None:
     path = numbered(tmp_path / "a.mkv")
+    part = {"start": "0:00.5", "duration": "200ms", "ffmpeg": ffmpeg}
     for source in (path, ["-i", str(path)]):
-        frames = await frames_of(source, ffmpeg=ffmpeg, **part)
-        assert numbers(frames) == list(expected)
+        assert numbers(await frames_of(source, **part)) == list(range(15, 21))
 
 
 @pytest.mark.parametrize(

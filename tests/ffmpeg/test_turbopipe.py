@@ -335,26 +335,6 @@ class TestWaiting:
         thread.join()
         assert raised.is_set()
 
-    def test_many_threads_and_fds(self, pipes: Callable[[], Pipe]) -> None:
-        made = [pipes() for _ in range(6)]
-        for one in made:
-            one.start_reading()
-
-        def feed(one: Pipe, seed: int) -> None:
-            data = noise(300_000, seed)
-            for _ in range(20):
-                turbopipe.pipe(data, one.w)
-                turbopipe.sync(data)
-
-        threads = [
-            in_thread(lambda one=one, seed=seed: feed(one, seed))  # type: ignore[misc]
-            for seed, one in enumerate(made)
-        ]
-        for thread in threads:
-            thread.join()
-        for seed, one in enumerate(made):
-            assert one.all() == noise(300_000, seed) * 20
-
 
 class TestSync:
     def test_needs_no_other_python_thread(

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -110,21 +109,6 @@ def pattern(*more: str, size: str = "64x48", seconds: str = "1") -> list[str]:
     return ["-f", "lavfi", "-i", f"testsrc=size={size}:rate=30:duration={seconds}"]
 
 
-async def test_reader_scales_and_repeats(ffmpeg: str) -> None:
-    async with Reader(
-        pattern(), "gray", size=(32, 24), fps="60000/1001", ffmpeg=ffmpeg
-    ) as video:
-        assert video.size == (32, 24)
-        assert video.fps == Fraction(60000, 1001)
-        assert video.layout
-        assert video.layout.shape == (24, 32)
-        count = 0
-        async for frame in video:
-            count += 1
-            frame.release()
-        assert count == 60
-
-
 async def test_reader_lands_in_the_pool_that_is_given() -> None:
     with azc.FramePool(SHAPE, slots=2) as pool:
         async with Reader(pattern(), pool=pool) as video:
@@ -164,14 +148,6 @@ async def test_pool_that_is_closed_in_use() -> None:
             with pytest.raises(ValueError, match="frame was released"):
                 await copy.send(frame)
     assert copy.status.frames == 1
-
-
-async def test_frames_outlive_the_reader() -> None:
-    async with Reader(pattern()) as video:
-        frame = await video.receive()
-        array = frame.array
-    assert array.shape == SHAPE
-    assert array.any()
 
 
 async def test_reader_of_nothing(ffmpeg: str, tmp_path: Path) -> None:
