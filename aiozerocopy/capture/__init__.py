@@ -10,15 +10,14 @@ libraries that do either block while they wait for a reply or pass no fds.
 
 screen      X11Screen                   slots     memory that the X server fills
 connection  requests and replies        x11       the messages of the protocol
-display     which X server, and how     monitors  its monitors
-damage      what has changed
+display     which X server, and how     damage    what has changed
 """
 
-from aiozerocopy.capture.errors import ScreenChanged as ScreenChanged
-from aiozerocopy.capture.errors import ScreenError as ScreenError
-from aiozerocopy.capture.errors import ScreenLost as ScreenLost
-from aiozerocopy.capture.monitors import Monitor as Monitor
-from aiozerocopy.capture.monitors import monitors as monitors
+from aiozerocopy.capture.connection import Monitor as Monitor
+from aiozerocopy.capture.connection import monitors as monitors
 from aiozerocopy.capture.screen import X11Screen as X11Screen
 from aiozerocopy.capture.slots import Screenshot as Screenshot
 from aiozerocopy.capture.x11 import Rectangle as Rectangle
+from aiozerocopy.capture.x11 import ScreenChanged as ScreenChanged
+from aiozerocopy.capture.x11 import ScreenError as ScreenError
+from aiozerocopy.capture.x11 import ScreenLost as ScreenLost

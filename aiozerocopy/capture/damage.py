@@ -15,7 +15,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from aiozerocopy.capture import x11
-from aiozerocopy.capture.errors import ScreenError
+from aiozerocopy.capture.x11 import ScreenError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
-from aiozerocopy.capture.errors import ScreenError
+from aiozerocopy.capture.x11 import ScreenError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,13 +23,11 @@ import anyio
 from aiozerocopy._core import extras
 from aiozerocopy._core.failure import Failure
 from aiozerocopy.capture import x11
-from aiozerocopy.capture.connection import Answer, Connection
+from aiozerocopy.capture.connection import Answer, Connection, list_monitors
 from aiozerocopy.capture.damage import Damage, Rows
 from aiozerocopy.capture.display import Display
-from aiozerocopy.capture.errors import ScreenChanged, ScreenError
-from aiozerocopy.capture.monitors import list_monitors
 from aiozerocopy.capture.slots import HAS_FILES, ScreenPool, Screenshot
-from aiozerocopy.capture.x11 import Cursor, Rectangle
+from aiozerocopy.capture.x11 import Cursor, Rectangle, ScreenChanged, ScreenError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Sequence

@@ -13,8 +13,6 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from aiozerocopy.capture.errors import ScreenError
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -31,6 +29,21 @@ _PIXMAP = 2  # the format of an image whose pixels are whole
 _ALL_PLANES = 0xFFFFFFFF
 _STRUCTURE = 1 << 17  # events: the size of the window
 _WHEN_NOT_EMPTY = 3  # tell of damage once, until it is taken
+
+
+class ScreenError(ConnectionError):
+    """There is no such display, or its X server refused something."""
+
+
+class ScreenLost(ScreenError):
+    """The X server has gone.  Frames that are out stay valid."""
+
+
+class ScreenChanged(ScreenError):
+    """The screen has another size now, so what was asked for is no longer there.
+
+    Frames that are out stay valid; open the screen again for the new size.
+    """
 
 
 class Rectangle(NamedTuple):

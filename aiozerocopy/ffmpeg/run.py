@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import logging
 import math
 import os
 import re
@@ -23,7 +22,7 @@ from aiozerocopy._core.errors import StreamBroken
 from aiozerocopy._core.failure import Failure
 from aiozerocopy._process.child import ChildStdin
 from aiozerocopy._process.pipes import ChildPipes
-from aiozerocopy.ffmpeg.binary import environment
+from aiozerocopy.ffmpeg.binary import SILENT, environment, log
 from aiozerocopy.process import Process, open_process
 
 if TYPE_CHECKING:
@@ -35,10 +34,7 @@ if TYPE_CHECKING:
     from aiozerocopy.streams import ReceiveStream
 
 LAST_LINES = 20
-SILENT = 5.0  # seconds without a sign of work, after which the log warns
 REPORT_BYTES = 4 << 10  # a report has about 300 bytes, more with many streams
-
-log: logging.Logger = logging.getLogger("aiozerocopy")
 
 
 class FFmpegError(StreamBroken):

@@ -28,7 +28,7 @@ All calls must come from the thread that made the `Readback`.
 
 _readback   the ring of buffers            _picture    one buffer, and its picture
 _transfer   from a framebuffer into one    _planes     the shaders for YUV
-_context    which context is current       _functions  OpenGL, by ctypes
+_functions  OpenGL, by ctypes
 """
 
 from aiozerocopy._core import extras

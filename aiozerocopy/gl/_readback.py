@@ -13,8 +13,7 @@ import anyio.lowlevel
 import moderngl
 
 from aiozerocopy._core.change import RemoteChange
-from aiozerocopy.gl._context import is_released
-from aiozerocopy.gl._functions import ContextLost, Functions, GLError
+from aiozerocopy.gl._functions import ContextLost, Functions, GLError, is_released
 from aiozerocopy.gl._picture import Fence, Picture, Slot
 from aiozerocopy.gl._planes import Format
 from aiozerocopy.gl._transfer import Transfer, fastest

@@ -23,10 +23,8 @@ from aiozerocopy._net.admission import Guest
 from aiozerocopy._net.frame_header import HEADER_SIZE, FrameError, FrameHeader
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.capture import screen, x11
-from aiozerocopy.capture.connection import Connection
-from aiozerocopy.capture.errors import ScreenError
-from aiozerocopy.capture.monitors import list_monitors
-from aiozerocopy.capture.x11 import Rectangle
+from aiozerocopy.capture.connection import Connection, list_monitors
+from aiozerocopy.capture.x11 import Rectangle, ScreenError
 from aiozerocopy.dask import messages as dask_messages
 from aiozerocopy.framing import FrameReceiver
 from aiozerocopy.web.http import HttpConnection
