@@ -20,7 +20,7 @@ import sys
 import termios
 import weakref
 from array import array
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias
 
 import anyio
 import dask
@@ -40,10 +40,12 @@ from aiozerocopy.dask.messages import NotAMessage, pack, receive_frames
 if TYPE_CHECKING:
     import socket
 
-    from typing_extensions import Buffer
-
+    from aiozerocopy._net.tls import TLSStream
+    from aiozerocopy.dask.local import LocalStream
     from aiozerocopy.dask.messages import Frame
     from aiozerocopy.streams import Stream
+
+    Link: TypeAlias = Stream | TLSStream | LocalStream
 
 logger: logging.Logger = logging.getLogger("distributed.comm.azc")
 
@@ -61,19 +63,6 @@ LOST = (
     ssl.SSLError,
     NotAMessage,
 )
-
-
-class Link(Protocol):
-    """A stream, plain or with TLS."""
-
-    async def send(self, item: Buffer = b"", *more: Buffer) -> None: ...
-    async def receive_exactly(self, buffer: Buffer) -> None: ...
-    async def aclose(self) -> None: ...
-    def abort(self) -> None: ...
-    def fileno(self) -> int: ...
-    def _has_unread(self) -> bool: ...
-    @property
-    def _raw_socket(self) -> socket.socket: ...
 
 
 class StreamComm(Comm):

@@ -19,13 +19,7 @@ from distributed.comm.core import BaseListener, CommClosedError
 from distributed.system import MEMORY_LIMIT
 
 from aiozerocopy._net.listening import EXHAUSTED
-from aiozerocopy.dask.comm import (
-    Link,
-    StreamComm,
-    location_of,
-    refuse_to_encrypt,
-    timeout,
-)
+from aiozerocopy.dask.comm import StreamComm, location_of, refuse_to_encrypt, timeout
 from aiozerocopy.opening import stream_over
 
 if TYPE_CHECKING:
@@ -33,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiozerocopy._net.listening import Listener as Listening
+    from aiozerocopy.dask.comm import Link
     from aiozerocopy.streams import Stream
 
 logger: logging.Logger = logging.getLogger("distributed.comm.azc")

@@ -10,10 +10,11 @@ from distributed.comm.utils import ensure_concrete_host
 
 from aiozerocopy._net.connecting import connect_tcp
 from aiozerocopy._net.listening import Listener, listen_tcp
-from aiozerocopy.dask.comm import Link, StreamComm, StreamConnector
+from aiozerocopy.dask.comm import StreamComm, StreamConnector
 from aiozerocopy.dask.listener import StreamListener
 
 if TYPE_CHECKING:
+    from aiozerocopy.dask.comm import Link
     from aiozerocopy.streams import Stream
 
 

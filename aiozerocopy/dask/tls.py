@@ -11,10 +11,11 @@ from distributed.comm.core import CommClosedError, FatalCommClosedError
 from distributed.comm.tcp import BaseTCPBackend
 
 from aiozerocopy._net.tls import GOODBYE, TLSStream, secure
-from aiozerocopy.dask.comm import LOST, Link, logger, timeout
+from aiozerocopy.dask.comm import LOST, logger, timeout
 from aiozerocopy.dask.tcp import TCPComm, TCPConnector, TCPListener
 
 if TYPE_CHECKING:
+    from aiozerocopy.dask.comm import Link
     from aiozerocopy.streams import Stream
 
 

@@ -20,13 +20,13 @@ import stat
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from distributed.comm.registry import Backend
+from distributed.comm.tcp import BaseTCPBackend
 
 from aiozerocopy._net.connecting import connected_unix
 from aiozerocopy._net.listening import Listener, listen_unix, remove_stale
-from aiozerocopy.dask.comm import Link, StreamComm, StreamConnector
+from aiozerocopy.dask.comm import StreamComm, StreamConnector
 from aiozerocopy.dask.listener import StreamListener
 from aiozerocopy.dask.loan import CAN_LEND
 from aiozerocopy.dask.local import LocalStream
@@ -34,8 +34,7 @@ from aiozerocopy.opening import stream_over
 from aiozerocopy.streams import Stream, UnixStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from aiozerocopy.dask.comm import Link
     from aiozerocopy.dask.messages import Frame
 
 MODE = 0o600  # of a socket's file: only this user may connect
@@ -127,23 +126,17 @@ def _remove_dead() -> None:
                 folder.rmdir()  # only if it is empty now
 
 
-class UnixBackend(Backend):
+class UnixBackend(BaseTCPBackend):
     """``azc+unix:///path``: all processes on one machine, and of one user."""
 
-    def get_connector(self) -> UnixConnector:
-        return UnixConnector()
-
-    def get_listener(
-        self,
-        loc: str,
-        handle_comm: Callable[..., object],
-        deserialize: bool,
-        **connection_args: Any,
-    ) -> UnixListener:
-        return UnixListener(loc, handle_comm, deserialize, **connection_args)
+    _connector_class: type[UnixConnector] = UnixConnector
+    _listener_class: type[UnixListener] = UnixListener
 
     def get_address_host(self, loc: str) -> str:
         return "127.0.0.1"
+
+    def get_address_host_port(self, loc: str) -> NoReturn:
+        raise NotImplementedError
 
     def resolve_address(self, loc: str) -> str:
         return loc

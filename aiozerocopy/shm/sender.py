@@ -26,7 +26,7 @@ from aiozerocopy.shm.side import Side
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Buffer
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class Line:
 class Place:
     """A place in the line, the last when it is made.
 
-    It leaves the line by `leave`, or when it is collected.
+    It leaves the line by `close`, or when it is collected.
     """
 
     def __init__(self, line: Line) -> None:
@@ -78,20 +78,15 @@ class Place:
     def is_first(self) -> bool:
         return self._line._first() is self
 
-    def leave(self) -> None:
+    def close(self) -> None:
+        """Leave the line."""
         with contextlib.suppress(ValueError):
             self._line._places.remove(self._entry)
         self._line.wake()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.leave()
-
     def __del__(self) -> None:
         if hasattr(self, "_entry"):
-            self.leave()
+            self.close()
 
 
 class Sender(Side):
@@ -114,7 +109,7 @@ class Sender(Side):
             if self.line.is_empty():
                 result = self.end.send(pins, type_id)
             if result in AGAIN:
-                with Place(self.line) as place:
+                with contextlib.closing(Place(self.line)) as place:
                     step = partial(self.end.send, pins, type_id)
                     result = await self._in_turn(place, step)
             if result < 0:

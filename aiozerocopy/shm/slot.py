@@ -100,7 +100,7 @@ class Slot(Lent):
                 view.release()
         place, self._place = self._place, None
         if place is not None:
-            place.leave()
+            place.close()
 
     async def __aenter__(self) -> Self:
         return await self
@@ -117,7 +117,7 @@ class Slot(Lent):
     def __del__(self) -> None:
         # (Others may still see the room: it is rolled back with its last view.)
         if (place := getattr(self, "_place", None)) is not None:
-            place.leave()
+            place.close()
 
     def __repr__(self) -> str:
         state = "not reserved" if self._view is None else f"{self.nbytes:,} bytes"
