@@ -155,14 +155,6 @@ async def test_writers_that_compete_do_not_mix(comms: Comms) -> None:
     await asyncio.gather(*writes)
 
 
-async def test_little_of_a_large_message_goes_over_the_socket(comms: Comms) -> None:
-    one, other = comms
-    for _ in range(3):
-        _, got = await asyncio.gather(one.write(message(BIG)), other.read())
-        assert got["a"].flags.writeable
-    assert one.stream._stream.stats.bytes_sent < 100
-
-
 @pytest.mark.parametrize("told", [{}, {PIPES: False}, {PIPES: "yes"}])
 async def test_who_takes_no_pipes_gets_none(told: dict[str, Any], comms: Comms) -> None:
     one, other = comms
@@ -265,16 +257,6 @@ def forked() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # there are threads
         return os.fork()
-
-
-async def test_close_waits_for_a_large_write(comms: Comms) -> None:
-    one, other = comms
-    write = asyncio.create_task(one.write(message(BIG)))
-    await until(lambda: one.stream._lends)
-    close = asyncio.create_task(one.close())
-    got = await other.read()
-    assert np.array_equal(got["a"], array(BIG))
-    await asyncio.gather(write, close)
 
 
 # ---- no fds -------------------------------------------------------------------------

@@ -805,15 +805,6 @@ async def test_client_that_leaves_inside_of_a_frame(studio: Studio) -> None:
     assert (stats.sent, stats.dropped, stats.queued) == (0, 2, 0)
 
 
-async def test_stream_that_is_aborted_here(studio: Studio) -> None:
-    viewer = studio.viewer()
-    await studio.publish(1)
-    viewer.near.abort()
-    await viewer.client.wait_closed()
-    assert isinstance(viewer.client.error, azc.StreamClosed)
-    await studio.publish(2)
-
-
 async def test_closed_stream_is_refused(studio: Studio) -> None:
     near, far = azc.socketpair()
     async with near, far:

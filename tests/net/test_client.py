@@ -274,17 +274,6 @@ async def test_server_that_is_restarted() -> None:
     await client.aclose()
 
 
-async def test_token() -> None:
-    async with azc.serve_tcp(show, token="secret") as server:
-        async with connect_frames("127.0.0.1", server.port, token="secret") as client:
-            assert bytes((await client.receive()).view) == b"frame"
-        async with connect_frames("127.0.0.1", server.port, token="wrong") as client:
-            with pytest.raises(TokenRefused):
-                await client.receive()
-        assert server.refused == 1
-        await server.aclose(0)
-
-
 async def test_unix_without_coming_back(tmp_path: Path) -> None:
     async def show(stream: azc.Stream) -> None:
         await FrameSender(stream).send(b"frame")

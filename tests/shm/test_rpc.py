@@ -87,14 +87,9 @@ async def test_call_is_answered(tmp_path: Path) -> None:
             assert await text(rpc.call(ECHO, data)) == data
         assert await text(rpc.call(ECHO, b"of ", bytearray(b"two"))) == b"of two"
         assert await text(rpc.call(NOTHING)) == b""
-
-
-async def test_array_goes_there_and_back(tmp_path: Path) -> None:
-    array = np.arange(12, dtype="float64").reshape(3, 4)
-    async with served(tmp_path) as (rpc, _, _):
-        with await rpc.call(ECHO, array) as answer:
+        with await rpc.call(ECHO, np.arange(12.0)) as answer:
             assert answer.type_id == ECHO
-            assert (answer.array("float64", (3, 4)) == array).all()
+            assert (answer.array("float64") == np.arange(12.0)).all()
             assert answer.array().ctypes.data % 32 == 0
 
 

@@ -135,27 +135,13 @@ async def test_stream_that_begins_tls_later(tls: Contexts) -> None:
     await server.wait_closed()
 
 
-async def test_children_and_their_pipes() -> None:
-    process = await asyncio.create_subprocess_exec(
-        "cat", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
-    out, _ = await process.communicate(bytes(payload(1, BIG)))
-    assert_same(out, payload(1, BIG))
-    assert process.returncode == 0
-
-
-async def test_pipes() -> None:
-    loop = asyncio.get_running_loop()
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb") as out, os.fdopen(writing, "wb") as into:
-        notes = Recorder()
-        await loop.connect_read_pipe(lambda: notes, out)
-        transport, _ = await loop.connect_write_pipe(asyncio.Protocol, into)
-        assert type(transport) is azc.transport.WritePipeTransport
-        transport.write(payload(1, BIG))
-        transport.close()
-        await until(notes.is_lost)
-    assert_same(notes.data, payload(1, BIG))
+@pytest.mark.parametrize(
+    "name",
+    ["connect_read_pipe", "connect_write_pipe", "subprocess_exec", "subprocess_shell"],
+)
+async def test_method_of_the_loop_is_ours(name: str) -> None:
+    method: Any = getattr(asyncio.get_running_loop(), name)
+    assert method.__wrapped__ is getattr(azc.transport, name)
 
 
 async def test_sendfile(kind: Kind, tmp_path: Path) -> None:

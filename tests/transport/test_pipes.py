@@ -171,17 +171,6 @@ async def test_sendfile_of_memory() -> None:
         assert await reading == data[10:]
 
 
-async def test_sendfile_then_close(film: Path) -> None:
-    async with opened() as end:
-        with film.open("rb") as file:
-            sending = asyncio.ensure_future(azt.sendfile(end.transport, file))
-            await asyncio.sleep(0)
-            end.transport.close()
-            assert await end.read_all() == FILM
-            await sending
-        assert await end.protocol.lost is None
-
-
 @both_loops
 async def test_the_peer_leaves_during_sendfile(film: Path) -> None:
     async with opened() as end:

@@ -10,7 +10,7 @@ import ssl
 import numpy as np
 import pytest
 from links import until
-from oracle import POISON, assert_prefix, assert_same, payload, poison
+from oracle import assert_prefix, assert_same, payload, poison
 from tls_ends import Contexts, Ends, quiet, sockets
 from transports import Filler
 
@@ -127,30 +127,6 @@ async def test_written_buffer_is_yours_once_it_is_drained(tls: Contexts) -> None
     await until(lambda: len(ends.server.data) == BIG)
     assert_same(ends.server.data, sent)
     assert ends.client.events == ["made", "pause", "resume"]
-
-
-async def test_writer_that_drains_may_use_its_buffer_again(tls: Contexts) -> None:
-    """As everybody does: `StreamWriter.drain` stands between."""
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader()
-    below = asyncio.StreamReaderProtocol(reader)
-    ends = await Ends(tls, below=below).shake()
-    writer = asyncio.StreamWriter(ends.lower, below, reader, loop)
-    buffer = bytearray(1 << 20)
-    wanted = bytearray()
-    for number in range(4):
-        buffer[:] = payload(number, len(buffer))
-        wanted += buffer
-        writer.write(buffer)
-        await writer.drain()
-        poison(buffer)
-    await until(lambda: len(ends.server.data) == len(wanted))
-    assert POISON not in ends.server.data
-    assert_same(ends.server.data, wanted)
-    ends.server.transport.write(b"bye")
-    assert await reader.readexactly(3) == b"bye"
-    writer.close()
-    await writer.wait_closed()
 
 
 async def test_loss_gives_buffers_back_and_says_so(tls: Contexts) -> None:
