@@ -116,6 +116,7 @@ def test_short_header() -> None:
 
 def test_limit_is_the_receivers() -> None:
     stream: Any = None
+    wrong: Any
     for wrong, error in ((-1, ValueError), ("1M", TypeError)):
         with pytest.raises(error, match=r"^max_bytes "):
             FrameReceiver(stream, max_bytes=wrong)
