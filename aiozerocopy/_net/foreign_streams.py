@@ -72,7 +72,6 @@ class WholeSender(MessageStream):
                 view.release()
 
     async def aclose(self) -> None:
-        """Close the stream."""
         await self._stream.aclose()
 
 

@@ -52,6 +52,7 @@ logger: logging.Logger = logging.getLogger("distributed.comm.azc")
 # Of a socket.  (macOS says POLLHUP where Linux says POLLRDHUP.)
 _GONE = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
+ENCRYPTED = "azc+tls://"
 UNNAMED = "@"  # a Unix client; if it has a name, that follows
 
 # What a stream raises when it cannot go on.
@@ -226,7 +227,6 @@ class StreamConnector(Connector):
 
     prefix: ClassVar[str]
     comm_class: type[StreamComm]
-    encrypted: ClassVar[bool] = False
 
     async def connect(
         self, address: str, deserialize: bool = True, **connection_args: Any
@@ -239,8 +239,7 @@ class StreamConnector(Connector):
             ValueError: not an address.
             RuntimeError: this protocol has no TLS, and Dask is told to encrypt.
         """
-        if not self.encrypted:
-            refuse_to_encrypt(self.prefix, connection_args)
+        refuse_to_encrypt(self.prefix, connection_args)
         stream = await self._open(address)
         try:
             local = self.prefix + location_of(stream._raw_socket.getsockname())
@@ -267,11 +266,11 @@ def location_of(address: Any) -> str:
 
 
 def refuse_to_encrypt(prefix: str, connection_args: dict[str, Any]) -> None:
-    """Raises: RuntimeError: Dask is told to encrypt."""
-    if connection_args.get("require_encryption"):
+    """Raises: RuntimeError: Dask is told to encrypt, and this protocol does not."""
+    if connection_args.get("require_encryption") and prefix != ENCRYPTED:
         raise RuntimeError(
             f"Dask must encrypt, by its configuration, and {prefix} does not: use "
-            "azc+tls://"
+            f"{ENCRYPTED}"
         )
 
 

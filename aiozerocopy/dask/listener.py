@@ -42,7 +42,6 @@ class StreamListener(BaseListener):
 
     prefix: ClassVar[str]
     comm_class: type[StreamComm]
-    encrypted: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -63,8 +62,7 @@ class StreamListener(BaseListener):
             RuntimeError: this protocol has no TLS, and Dask is told to encrypt.
         """
         super().__init__()
-        if not self.encrypted:
-            refuse_to_encrypt(self.prefix, connection_args)
+        refuse_to_encrypt(self.prefix, connection_args)
         self.comm_handler = comm_handler
         self.deserialize = deserialize
         self.allow_offload = allow_offload

@@ -11,7 +11,7 @@ from distributed.comm.core import CommClosedError, FatalCommClosedError
 from distributed.comm.tcp import BaseTCPBackend
 
 from aiozerocopy._net.tls import GOODBYE, TLSStream, secure
-from aiozerocopy.dask.comm import LOST, logger, timeout
+from aiozerocopy.dask.comm import ENCRYPTED, LOST, logger, timeout
 from aiozerocopy.dask.tcp import TCPComm, TCPConnector, TCPListener
 
 if TYPE_CHECKING:
@@ -32,9 +32,8 @@ class TLSComm(TCPComm):
 
 
 class TLSConnector(TCPConnector):
-    prefix = "azc+tls://"
+    prefix = ENCRYPTED
     comm_class: type[TLSComm] = TLSComm
-    encrypted = True
 
     async def _link(self, stream: Stream, address: str, args: dict[str, Any]) -> Link:
         context = tls_context(self.prefix, args)
@@ -52,9 +51,8 @@ class TLSConnector(TCPConnector):
 
 
 class TLSListener(TCPListener):
-    prefix = "azc+tls://"
+    prefix = ENCRYPTED
     comm_class: type[TLSComm] = TLSComm
-    encrypted = True
 
     def __init__(self, *args: Any, **connection_args: Any) -> None:
         """As for all; raises TypeError if Dask was given no certificates."""

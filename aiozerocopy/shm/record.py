@@ -116,7 +116,6 @@ class Batch(Lent):
 
     @property
     def type_ids(self) -> list[int]:
-        """The type of each record."""
         return [item.type_id for item in self._items[0 : self._length]]
 
     def array(self, dtype: Any = "uint8", shape: Any = None) -> npt.NDArray[Any]:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import struct
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.abc import AsyncResource, TaskGroup
@@ -57,18 +57,12 @@ _LONGEST_TEXT = 4000  # bytes of an error
 _MOST_UNSENT = 64  # answers
 
 
-class _Head(NamedTuple):
-    number: int
-    deadline_ns: int
-    kind: int
-
-
-def _head_of(record: Record, *kinds: int) -> _Head | None:
-    """None: it is no part of a call, or of another kind."""
+def _head_of(record: Record, *kinds: int) -> tuple[int, int, int] | None:
+    """Number, deadline, kind; None: it is no part of a call, or of another kind."""
     if len(record) < _HEAD.size:
         return None
-    head = _Head(*_HEAD.unpack_from(record.view))
-    return head if head.kind in kinds else None
+    number, deadline_ns, kind = _HEAD.unpack_from(record.view)
+    return (number, deadline_ns, kind) if kind in kinds else None
 
 
 class RemoteError(Exception):
@@ -240,14 +234,15 @@ class Rpc(AsyncResource):
         if head is None:
             self._fail(StreamBroken("the other side has sent what is no answer"))
             return
-        call = self._calls.get(head.number)
+        number, _, kind = head
+        call = self._calls.get(number)
         if call is None or call.answer is not None:
             record.release()  # it was forgotten
             return
         body = record.view[_HEAD.size :]
-        if head.kind == ERROR:
-            kind, _, text = bytes(body).decode(errors="replace").partition("\0")
-            call.end(Failure(RemoteError(kind, text)))
+        if kind == ERROR:
+            name, _, text = bytes(body).decode(errors="replace").partition("\0")
+            call.end(Failure(RemoteError(name, text)))
         else:
             call.end(Record(body, record.type_id))
         record.release()
@@ -313,22 +308,21 @@ class Rpc(AsyncResource):
         head = _head_of(record, CALL, FORGET)
         if head is None:
             raise StreamBroken("the other side sent something that is not a call")
-        scope = self._scopes.get(head.number)
-        if head.kind == FORGET:
+        number, deadline_ns, kind = head
+        scope = self._scopes.get(number)
+        if kind == FORGET:
             if scope is not None:
                 scope.cancel()
             return
         if scope is not None:
-            raise StreamBroken(
-                f"the other side used the number {head.number} for two calls"
-            )
-        deadline = head.deadline_ns / 1e9 if head.deadline_ns else None
+            raise StreamBroken(f"the other side used the number {number} for two calls")
+        deadline = deadline_ns / 1e9 if deadline_ns else None
         request = Request(record, deadline)
         record.release()
-        scope = self._scopes[head.number] = anyio.CancelScope()
+        scope = self._scopes[number] = anyio.CancelScope()
         if deadline is not None:
             scope.deadline = anyio.current_time() + deadline - time.monotonic()
-        tasks.start_soon(self._handle, head.number, request, handler)
+        tasks.start_soon(self._handle, number, request, handler)
 
     async def _handle(
         self,

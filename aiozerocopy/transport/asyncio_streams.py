@@ -4,6 +4,7 @@ ours."""
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy.transport.connections import create_connection, create_unix_connection
@@ -57,7 +58,7 @@ async def start_server(
     **options: Any,
 ) -> Server:
     """As `asyncio.start_server`; raises what `create_server` does."""
-    factory = _factory(client_connected_cb, limit)
+    factory = partial(_protocol, limit, client_connected_cb)
     return await create_server(factory, host, port, **options)
 
 
@@ -69,7 +70,7 @@ async def start_unix_server(
     **options: Any,
 ) -> Server:
     """As `asyncio.start_unix_server`; raises what `create_unix_server` does."""
-    factory = _factory(client_connected_cb, limit)
+    factory = partial(_protocol, limit, client_connected_cb)
     return await create_unix_server(factory, path, **options)
 
 
@@ -83,13 +84,7 @@ async def _connected(
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
-def _factory(
-    connected: Connected, limit: int
-) -> Callable[[], asyncio.StreamReaderProtocol]:
+def _protocol(limit: int, connected: Connected) -> asyncio.StreamReaderProtocol:
     loop = asyncio.get_running_loop()
-
-    def protocol() -> asyncio.StreamReaderProtocol:
-        reader = asyncio.StreamReader(limit=limit, loop=loop)
-        return asyncio.StreamReaderProtocol(reader, connected, loop=loop)
-
-    return protocol
+    reader = asyncio.StreamReader(limit=limit, loop=loop)
+    return asyncio.StreamReaderProtocol(reader, connected, loop=loop)

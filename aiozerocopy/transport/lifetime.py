@@ -166,7 +166,6 @@ class Lifetime(asyncio.BaseTransport):
     # -- its end ------------------------------------------------------------------
 
     def is_closing(self) -> bool:
-        """Was it closed, by either side?"""
         return self._closing
 
     def close(self) -> None:
@@ -195,7 +194,6 @@ class Lifetime(asyncio.BaseTransport):
         self._lose(error)
 
     def _report(self, error: BaseException, caller: str) -> None:
-        """Tell the loop's handler of exceptions."""
         self._loop.call_exception_handler(
             {
                 "message": f"the protocol of a transport failed in {caller}",
@@ -245,7 +243,6 @@ class Lifetime(asyncio.BaseTransport):
     # -- what can be asked --------------------------------------------------------
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Call this protocol from now on."""
         self._protocol = protocol
 
     def get_protocol(self) -> asyncio.BaseProtocol:

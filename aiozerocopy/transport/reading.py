@@ -45,14 +45,12 @@ class Reading(Lifetime, asyncio.ReadTransport):
         self._has_ended = False  # nothing will come any more
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Give this protocol what comes from now on."""
         self._is_buffered = isinstance(protocol, asyncio.BufferedProtocol)
         super().set_protocol(protocol)
 
     # -- flow control -------------------------------------------------------------
 
     def is_reading(self) -> bool:
-        """Does the protocol get what comes?"""
         return not (self._closing or self._is_halted)
 
     def pause_reading(self) -> None:

@@ -157,7 +157,6 @@ class Server(asyncio.AbstractServer):
         return self._loop
 
     def is_serving(self) -> bool:
-        """Does it take clients?"""
         return self._is_serving
 
     # -- serving ------------------------------------------------------------------

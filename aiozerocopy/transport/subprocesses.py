@@ -108,7 +108,6 @@ class SubprocessTransport(asyncio.SubprocessTransport):
         return kind.over(stream, _PipeProtocol(self, number), {"pipe": file}, file)
 
     def _watch(self) -> None:
-        """Hear of its exit."""
         try:
             self._pidfd = os.pidfd_open(self._popen.pid)
         except (AttributeError, OSError):  # not Linux, or forbidden, or no fds

@@ -212,7 +212,6 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._is_buffered = isinstance(protocol, asyncio.BufferedProtocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """The protocol that is called; None once connection_lost was."""
         protocol: asyncio.BaseProtocol = self._protocol
         return protocol
 
@@ -229,7 +228,6 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._wire.pause_reading()
 
     def resume_reading(self) -> None:
-        """Go on reading, soon."""
         if self._reading_paused:
             self._reading_paused = False
             self._loop.call_soon(self._resume)
@@ -385,7 +383,6 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._tell_writer()
 
     def resume_writing(self) -> None:
-        """The wire wants more."""
         self._wire_is_full = False
         self._send()
         if self._state is State.CLOSING:
@@ -532,7 +529,6 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._wire.close()
 
     def _fail(self, error: BaseException) -> None:
-        """Close the connection because of this error."""
         if self._state is not State.CLOSED:
             self._state = State.CLOSED
             self._failure = Failure(error)
@@ -563,7 +559,6 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._complain(f"protocol.{what}() failed", error)
 
     def _complain(self, message: str, error: BaseException) -> None:
-        """Tell the loop's handler what the protocol did wrong."""
         self._loop.call_exception_handler(
             {"message": message, "exception": error, "protocol": self._protocol}
         )

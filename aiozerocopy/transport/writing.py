@@ -258,7 +258,6 @@ class Writing(Lifetime, asyncio.WriteTransport):
         return self._out.stats().queued_bytes
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """The low-water mark and the high-water mark."""
         return self._low, self._high
 
     def set_write_buffer_limits(
