@@ -11,15 +11,11 @@ when it is collected, as Dask does it, and its stream is aborted.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
-import select
 import ssl
 import sys
-import termios
 import weakref
-from array import array
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias
 
 import anyio
@@ -35,6 +31,7 @@ from distributed.comm.core import (
 from distributed.comm.utils import from_frames, to_frames
 from distributed.system import MEMORY_LIMIT
 
+from aiozerocopy.dask.local import has_hung_up
 from aiozerocopy.dask.messages import NotAMessage, pack, receive_frames
 
 if TYPE_CHECKING:
@@ -48,9 +45,6 @@ if TYPE_CHECKING:
     Link: TypeAlias = Stream | TLSStream | LocalStream
 
 logger: logging.Logger = logging.getLogger("distributed.comm.azc")
-
-# Of a socket.  (macOS says POLLHUP where Linux says POLLRDHUP.)
-_GONE = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 ENCRYPTED = "azc+tls://"
 UNNAMED = "@"  # a Unix client; if it has a name, that follows
@@ -283,21 +277,3 @@ def _give_up(stream: Link, who: str) -> None:
 def timeout(name: str) -> float:
     """One of Dask's timeouts, "tcp" or "connect", in seconds."""
     return float(parse_timedelta(dask.config.get(f"distributed.comm.timeouts.{name}")))
-
-
-def has_hung_up(fd: int, goodbye: int = 0) -> bool:
-    """Will nothing more come over this socket but ``goodbye`` bytes at most?
-
-    Dask keeps comms for later, and asks ``closed()`` before it takes one of them.  So
-    the kernel is asked, and nothing received.
-    """
-    poll = select.poll()
-    poll.register(fd, _GONE)
-    if not poll.poll(0):
-        return False
-    unread = array("i", [0])
-    try:
-        fcntl.ioctl(fd, termios.FIONREAD, unread)
-    except OSError:  # another thread has closed it
-        return True
-    return unread[0] <= goodbye

@@ -38,15 +38,17 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import select
 import stat
 import struct
 import sys
+import termios
+from array import array
 from typing import TYPE_CHECKING
 
 import anyio
 
 from aiozerocopy._core.errors import StreamBroken
-from aiozerocopy.dask.comm import has_hung_up
 from aiozerocopy.dask.loan import Loan
 from aiozerocopy.dask.messages import (
     NUMBER,
@@ -64,6 +66,9 @@ if TYPE_CHECKING:
 
     from aiozerocopy.dask.messages import Frame
     from aiozerocopy.streams import ReceiveStream, SendStream, UnixStream
+
+# Of a socket.  (macOS says POLLHUP where Linux says POLLRDHUP.)
+_GONE = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 LARGE = 2 << 20  # bytes of a message that goes by the pipe; a smaller one gains nothing
 LOOK = 1.0  # seconds
@@ -263,3 +268,21 @@ class LocalStream:
 def _is_read_end(fd: int) -> bool:
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     return stat.S_ISFIFO(os.fstat(fd).st_mode) and flags & os.O_ACCMODE == os.O_RDONLY
+
+
+def has_hung_up(fd: int, goodbye: int = 0) -> bool:
+    """Will nothing more come over this socket but ``goodbye`` bytes at most?
+
+    Dask keeps comms for later, and asks ``closed()`` before it takes one of them.  So
+    the kernel is asked, and nothing received.
+    """
+    poll = select.poll()
+    poll.register(fd, _GONE)
+    if not poll.poll(0):
+        return False
+    unread = array("i", [0])
+    try:
+        fcntl.ioctl(fd, termios.FIONREAD, unread)
+    except OSError:  # another thread has closed it
+        return True
+    return unread[0] <= goodbye
