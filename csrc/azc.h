@@ -133,7 +133,7 @@ int azc_port_fd(azc_id port);
  * call azc_port_move.  A pump takes the place of a loop that is late.
  *   -EOPNOTSUPP  in the portable build; then the pump receives everything */
 int azc_port_watch(azc_id port);
-/* Receives what has come, for half a millisecond or so.  1: there are events now. */
+/* Receives what has come, for half a millisecond or so.  1: look for events. */
 int azc_port_move(azc_id port);
 /* Drops the events up to the sequence number `recorded`, which acknowledges them,
  * and returns the oldest of the others, up to max.  Each is returned again and

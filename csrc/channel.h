@@ -18,7 +18,7 @@
  * bytes, nor while any Python may run.
  *   the channel's   its queue and state (handle.h: its slot's lock); never those of
  *                   two channels at once
- *   shared          which pumps serve all sockets (pump.c)
+ *   pumps           which pumps serve all sockets (pump.c)
  *   a pump's        its lists of channels
  *   loops           which ports' loops receive what has come themselves (loop.c)
  *   a port's        its list of events

@@ -22,22 +22,21 @@
 /* ---- fork ------------------------------------------------------------ */
 
 static void prepare(void) {
-    azc__pump_fork_lock();
-    azc__handles_fork_lock();
-    azc__loops_fork_lock();
-    azc__pool_fork_lock();
-    azc__parties_fork_lock();
+    pthread_mutex_lock(&azc__pumps_lock);
+    for (int i = 0; i < TABLES; i++) pthread_mutex_lock(&azc__tables[i]->lock);
+    pthread_mutex_lock(&azc__loops_lock);
+    pthread_mutex_lock(&azc__pools_lock);
+    pthread_mutex_lock(&azc__parties_lock);
 }
 
 static void in_parent(void) {
-    azc__parties_fork_unlock();
-    azc__pool_fork_unlock();
-    azc__loops_fork_unlock();
-    azc__handles_fork_unlock();
-    azc__pump_fork_unlock();
+    pthread_mutex_unlock(&azc__parties_lock);
+    pthread_mutex_unlock(&azc__pools_lock);
+    pthread_mutex_unlock(&azc__loops_lock);
+    for (int i = 0; i < TABLES; i++)
+        pthread_mutex_unlock(&azc__tables[i]->lock);
+    pthread_mutex_unlock(&azc__pumps_lock);
 }
-
-static void forget_pool(void *pool) { (void)pool; }
 
 static void in_child(void) {
     azc__handle_fork_child(&azc__channels, azc__channel_fork_child);
@@ -45,7 +44,7 @@ static void in_child(void) {
     azc__loops_fork_child();
     azc__parties_fork_child();
     azc__handle_fork_child(&azc__ports, azc__port_fork_child);
-    azc__handle_fork_child(&azc__pools, forget_pool);
+    azc__handle_fork_child(&azc__pools, NULL);
     azc__handle_fork_child(&azc__relays, azc__relay_fork_child);
 #ifndef AZC_PORTABLE
     azc__handle_fork_child(&azc__rings, azc__ring_fork_child);

@@ -144,22 +144,13 @@ uint64_t azc_now(void) { return azc_sys.now_ns(); }
 
 /* ---- fork ------------------------------------------------------------ */
 
-void azc__handles_fork_lock(void) {
-    for (int i = 0; i < TABLES; i++) pthread_mutex_lock(&azc__tables[i]->lock);
-}
-
-void azc__handles_fork_unlock(void) {
-    for (int i = 0; i < TABLES; i++)
-        pthread_mutex_unlock(&azc__tables[i]->lock);
-}
-
 /* New locks: a thread that does not exist here may have held the old ones. */
 void azc__handle_fork_child(azc_table *table, void (*abandon)(void *object)) {
     for (uint32_t i = 0; i < table->used; i++) {
         azc_slot *slot = slot_at(table, i);
         pthread_mutex_init(&slot->lock, NULL);
         if (!slot->object) continue;
-        abandon(slot->object);
+        if (abandon) abandon(slot->object);
         slot->object = NULL;
         slot->inherited = true;
     }

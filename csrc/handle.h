@@ -51,9 +51,8 @@ void azc__handle_drop(azc_table *table, azc_id id);
 /* The same as azc__handle_lock, by index: for a loop over all objects. */
 void *azc__handle_lock_at(azc_table *table, uint32_t index);
 
-/* Around a fork.  The child calls abandon for each object, whose memory stays. */
-void azc__handles_fork_lock(void);
-void azc__handles_fork_unlock(void);
+/* In a forked child: calls abandon, unless it is NULL, for each object, whose memory
+ * stays. */
 void azc__handle_fork_child(azc_table *table, void (*abandon)(void *object));
 
 #endif

@@ -22,9 +22,9 @@ typedef struct azc_lane {
 
 const azc_lane *azc__lane_for(const struct stat *st, int fd, int flags);
 /* For a FIFO, where the kernel does not know RWF_NOWAIT. */
-const azc_lane *azc__lane_waiting(void);
+extern const azc_lane azc__lane_waiting;
 /* The longest piece of any bounced lane. */
-size_t azc__lane_bounce_size(void);
+enum { BOUNCE_CHUNK = 8 << 10 };
 /* Allocates the channel's bounce, if its lane works on copies; with the lock. */
 int azc__prepare_bounce(azc_channel *channel);
 /* Copies the pieces into the channel's bounce; with the lock. */

@@ -25,7 +25,6 @@ enum {
      * reader that keeps up, every byte goes through these two, which stay in the
      * caches: 5.6 GB/s where whole frames get 3, for half of the CPU. */
     PIECE = 8 << 10,
-    BOUNCE_CHUNK = 8 << 10,
     /* A pipe that is ready takes a page without blocking. */
     WAITING_CHUNK = 4 << 10,
     /* A cancel may have to wait for a file's call, so that is kept short. */
@@ -58,14 +57,9 @@ static size_t sum_of(const struct iovec *vec, int count) {
  * move a few bytes only; after a wait it moves many. */
 static ssize_t move_socket(azc_channel *channel, struct iovec *vec, int count) {
     const int fd = channel->fd;
-    bool outward = azc__outward(channel);
-    ssize_t r;
-    if (channel->fds)
-        r = outward ? azc_sys.send_fds(fd, vec, count, channel->fds)
-                    : azc_sys.recv_fds(fd, vec, count, channel->fds);
-    else
-        r = outward ? azc_sys.send(fd, vec, count)
-                    : azc_sys.recv(fd, vec, count);
+    azc_fds *fds = channel->fds;
+    ssize_t r = azc__outward(channel) ? azc_sys.send(fd, vec, count, fds)
+                                      : azc_sys.recv(fd, vec, count, fds);
     if (r > 0 && (size_t)r < sum_of(vec, count)) channel->stopped_by = -EAGAIN;
     return r;
 }
@@ -216,10 +210,10 @@ static const azc_lane untrusted_lane = {.move = move_bounced,
                                         .chunk = BOUNCE_CHUNK,
                                         .polled = true,
                                         .bounced = true};
-static const azc_lane waiting_lane = {.move = move_waiting,
-                                      .chunk = WAITING_CHUNK,
-                                      .polled = true,
-                                      .bounced = true};
+const azc_lane azc__lane_waiting = {.move = move_waiting,
+                                    .chunk = WAITING_CHUNK,
+                                    .polled = true,
+                                    .bounced = true};
 static const azc_lane file_lane = {.move = move_file, .chunk = FILE_CHUNK};
 static const azc_lane device_lane = {
     .move = move_file, .chunk = BOUNCE_CHUNK, .bounced = true};
@@ -234,16 +228,12 @@ const azc_lane *azc__lane_for(const struct stat *st, int fd, int flags) {
         return flags & AZC_OUT ? &pipe_out : &pipe_in;
     }
     if (S_ISCHR(st->st_mode))
-        return azc_sys.is_tty(fd) ? &waiting_lane : &device_lane;
+        return azc_sys.is_tty(fd) ? &azc__lane_waiting : &device_lane;
     return &file_lane;
 }
 
-const azc_lane *azc__lane_waiting(void) { return &waiting_lane; }
-
-size_t azc__lane_bounce_size(void) { return BOUNCE_CHUNK; }
-
 int azc__prepare_bounce(azc_channel *channel) {
     if (!channel->lane->bounced || channel->bounce) return 0;
-    channel->bounce = azc_sys.allocate(azc__lane_bounce_size());
+    channel->bounce = azc_sys.allocate(BOUNCE_CHUNK);
     return channel->bounce ? 0 : -ENOMEM;
 }

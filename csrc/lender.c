@@ -13,11 +13,11 @@ enum {
 
 /* ---- parties: who lends a pipe's pages, who passes them on --------------- */
 
-static pthread_mutex_t parties_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t azc__parties_lock = PTHREAD_MUTEX_INITIALIZER;
 static azc_party *parties;
 
 bool azc__party_join(azc_party *party, dev_t device, ino_t inode, bool lends) {
-    pthread_mutex_lock(&parties_lock);
+    pthread_mutex_lock(&azc__parties_lock);
     const azc_party *it = parties;
     while (it && (it->device != device || it->inode != inode)) it = it->next;
     bool joins = !it || it->lends == lends || SABOTAGED(PARTY);
@@ -25,23 +25,19 @@ bool azc__party_join(azc_party *party, dev_t device, ino_t inode, bool lends) {
         *party = (azc_party){parties, device, inode, lends, true};
         parties = party;
     }
-    pthread_mutex_unlock(&parties_lock);
+    pthread_mutex_unlock(&azc__parties_lock);
     return joins;
 }
 
 void azc__party_leave(azc_party *party) {
     if (!party->joined) return;
-    pthread_mutex_lock(&parties_lock);
+    pthread_mutex_lock(&azc__parties_lock);
     azc_party **place = &parties;
     while (*place != party) place = &(*place)->next;
     *place = party->next;
-    pthread_mutex_unlock(&parties_lock);
+    pthread_mutex_unlock(&azc__parties_lock);
     party->joined = false;
 }
-
-void azc__parties_fork_lock(void) { pthread_mutex_lock(&parties_lock); }
-
-void azc__parties_fork_unlock(void) { pthread_mutex_unlock(&parties_lock); }
 
 void azc__parties_fork_child(void) { parties = NULL; }
 

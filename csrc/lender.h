@@ -76,9 +76,8 @@ bool azc__has_loans(const azc_channel *channel);
  * if the reader is gone. */
 int azc__lender_ask(azc_channel *channel);
 
-/* Around a fork, and in the child, whose copies of the parties do nothing. */
-void azc__parties_fork_lock(void);
-void azc__parties_fork_unlock(void);
+extern pthread_mutex_t azc__parties_lock;
+/* In a forked child, whose copies of the parties do nothing. */
 void azc__parties_fork_child(void);
 
 #endif

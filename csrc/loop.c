@@ -38,12 +38,12 @@ typedef struct azc_loop {
     uint64_t due;
 } azc_loop;
 
-static pthread_mutex_t loops_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t azc__loops_lock = PTHREAD_MUTEX_INITIALIZER;
 static azc_loop *loops;
 
-static void lock(void) { pthread_mutex_lock(&loops_lock); }
+static void lock(void) { pthread_mutex_lock(&azc__loops_lock); }
 
-static void unlock(void) { pthread_mutex_unlock(&loops_lock); }
+static void unlock(void) { pthread_mutex_unlock(&azc__loops_lock); }
 
 /* A turn of a loop costs more than one of the pump, which pays for its start and end with
  * what takes many turns: measured, a receive of some MiB, and any message that a socket
@@ -225,7 +225,7 @@ static void look(azc_loop *it, uint64_t now) {
 }
 
 static void hear_answer(azc_loop *it, uint64_t now) {
-    bool answered = azc__port_has_answered(it->port);
+    bool answered = !azc__port_is_signalled(it->port);
     it->answered = answered ? it->answered + 1 : 0;
     it->pause_us = answered ? LOOK_US : it->pause_us * 2;
     if (it->answered == PROMPT)
@@ -288,10 +288,6 @@ void azc__loops_unwatch(azc_poller *watcher) {
 }
 
 /* ---- fork ------------------------------------------------------------ */
-
-void azc__loops_fork_lock(void) { lock(); }
-
-void azc__loops_fork_unlock(void) { unlock(); }
 
 /* (the memory stays, as a pump's does) */
 void azc__loops_fork_child(void) {

@@ -28,6 +28,7 @@
  */
 #ifndef AZC_LOOP_H
 #define AZC_LOOP_H
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -60,8 +61,7 @@ void azc__loops_unwatch(azc_poller *watcher);
 /* The port is closed.  True if its loop had a poller. */
 bool azc__loop_close(azc_id port);
 
-void azc__loops_fork_lock(void);
-void azc__loops_fork_unlock(void);
+extern pthread_mutex_t azc__loops_lock;
 void azc__loops_fork_child(void);
 
 #endif

@@ -65,13 +65,13 @@ static void refuse_message(azc_channel *channel, int error) {
 
 /* An older kernel, or a FIFO: RWF_NOWAIT is not known there. */
 static int change_lane(azc_channel *channel) {
-    if (channel->lane == azc__lane_waiting() || channel->no_nowait)
+    if (channel->lane == &azc__lane_waiting || channel->no_nowait)
         return -EOPNOTSUPP;
     if (channel->flags & AZC_OWN) {
         channel->no_nowait = true;
         return 0;
     }
-    channel->lane = azc__lane_waiting();
+    channel->lane = &azc__lane_waiting;
     return azc__prepare_bounce(channel);
 }
 
@@ -81,7 +81,7 @@ static enum azc_drove handle_error(azc_channel *channel, int error,
                                    int *max_ops) {
     const azc_op *op = channel->queue.cursor;
     bool outward = azc__outward(channel);
-    bool waits = channel->lane == azc__lane_waiting();
+    bool waits = channel->lane == &azc__lane_waiting;
     switch (-error) {
     case EINTR:
         return DROVE_BUDGET;
@@ -168,7 +168,7 @@ static uint64_t deliver_leftover(azc_channel *channel) {
 }
 
 static ssize_t receive_bounced(azc_channel *channel) {
-    struct iovec vec = {channel->bounce, azc__lane_bounce_size()};
+    struct iovec vec = {channel->bounce, BOUNCE_CHUNK};
     ssize_t r = move(channel, &vec, 1, false);
     if (r <= 0) return r;
     channel->leftover_at = 0;
@@ -428,7 +428,7 @@ static void resume(azc_id id) {
 
 int azc_port_move(azc_id port) {
     int r = azc__loop_move(port, resume);
-    return r < 0 ? r : azc__port_has_events(port);
+    return r < 0 ? r : azc__port_is_signalled(port);
 }
 
 /* What waits in the poller of its loop waits in the pump's from now on. */

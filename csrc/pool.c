@@ -15,22 +15,22 @@ struct azc_pool {
     size_t slot_bytes, stride, bytes;
 };
 
-static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t azc__pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static azc_pool *pools;
 
 static void list(azc_pool *pool) {
-    pthread_mutex_lock(&pools_lock);
+    pthread_mutex_lock(&azc__pools_lock);
     pool->next = pools;
     pools = pool;
-    pthread_mutex_unlock(&pools_lock);
+    pthread_mutex_unlock(&azc__pools_lock);
 }
 
 static void unlist(azc_pool *pool) {
-    pthread_mutex_lock(&pools_lock);
+    pthread_mutex_lock(&azc__pools_lock);
     azc_pool **place = &pools;
     while (*place != pool) place = &(*place)->next;
     *place = pool->next;
-    pthread_mutex_unlock(&pools_lock);
+    pthread_mutex_unlock(&azc__pools_lock);
 }
 
 /* ---- opening and closing ------------------------------------------------ */
@@ -114,10 +114,10 @@ static char *slot_of(const azc_pool *pool, const char *at) {
 
 bool azc__pool_lends(const void *from, size_t n) {
     const char *at = from;
-    pthread_mutex_lock(&pools_lock);
+    pthread_mutex_lock(&azc__pools_lock);
     const azc_pool *pool = pool_of(at);
     bool lends = pool && at + n <= slot_of(pool, at) + pool->stride;
-    pthread_mutex_unlock(&pools_lock);
+    pthread_mutex_unlock(&azc__pools_lock);
     return lends;
 }
 
@@ -150,17 +150,13 @@ static int move_slot(const azc_pool *pool, char *slot) {
 
 ssize_t azc__pool_detach(const void *at, const void **slot) {
     ssize_t moved = 0;
-    pthread_mutex_lock(&pools_lock);
+    pthread_mutex_lock(&azc__pools_lock);
     azc_pool *pool = pool_of(at);
     if (pool && slot_of(pool, at) != *slot) {
         int r = move_slot(pool, slot_of(pool, at));
         moved = r < 0 ? r : (ssize_t)pool->stride;
         if (r == 0) *slot = slot_of(pool, at);
     }
-    pthread_mutex_unlock(&pools_lock);
+    pthread_mutex_unlock(&azc__pools_lock);
     return moved;
 }
-
-void azc__pool_fork_lock(void) { pthread_mutex_lock(&pools_lock); }
-
-void azc__pool_fork_unlock(void) { pthread_mutex_unlock(&pools_lock); }

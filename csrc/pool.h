@@ -25,8 +25,6 @@ bool azc__pool_lends(const void *from, size_t n);
  * reader may still look. */
 ssize_t azc__pool_detach(const void *at, const void **slot);
 
-/* Around a fork; the child's memory is its own, and stays as it is. */
-void azc__pool_fork_lock(void);
-void azc__pool_fork_unlock(void);
+extern pthread_mutex_t azc__pools_lock; /* of what says where they are */
 
 #endif

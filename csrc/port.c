@@ -134,14 +134,6 @@ void azc__port_retry(azc_id id, bool (*retry)(void)) {
     leave(port);
 }
 
-bool azc__port_has_events(azc_id id) {
-    azc_port *port = enter(id);
-    if (!port) return false;
-    bool any = port->first != NULL;
-    leave(port);
-    return any;
-}
-
 void azc__port_ping(azc_id id) {
     azc_port *port = enter(id);
     if (!port) return;
@@ -149,12 +141,12 @@ void azc__port_ping(azc_id id) {
     leave(port);
 }
 
-bool azc__port_has_answered(azc_id id) {
+bool azc__port_is_signalled(azc_id id) {
     azc_port *port = enter(id);
     if (!port) return false;
-    bool answered = !port->signalled;
+    bool signalled = port->signalled;
     leave(port);
-    return answered;
+    return signalled;
 }
 
 /* ---- ports ----------------------------------------------------------- */

@@ -33,10 +33,10 @@ void azc__note_post(azc_note *note, uint64_t sent, int status, int outcome);
  * long as that returns true. */
 void azc__port_retry(azc_id port, bool (*retry)(void));
 
-bool azc__port_has_events(azc_id port);
-/* Wakes the port's loop for nothing; and has it come since? */
+/* Wakes the port's loop for nothing. */
 void azc__port_ping(azc_id port);
-bool azc__port_has_answered(azc_id port);
+/* There are events, or its loop has not come since it was woken. */
+bool azc__port_is_signalled(azc_id port);
 
 /* -EBUSY: it has notes, and stays open. */
 int azc__port_close(azc_id port);

@@ -40,13 +40,13 @@ struct azc_pump {
     azc_list ready;    /* to be resumed in the next round of the thread */
     azc_list napping;  /* ... when they are due */
     azc_id private_to; /* this channel; 0: the pump is shared */
-    int users;         /* channels of a shared pump, under shared_lock */
+    int users;         /* channels of a shared pump, under azc__pumps_lock */
     uint64_t watch_at; /* when the loops are looked at */
     uint64_t check_at;
     bool stopping;
 };
 
-static pthread_mutex_t shared_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t azc__pumps_lock = PTHREAD_MUTEX_INITIALIZER;
 static azc_pump *shared_out, *shared_in;
 
 static azc_pump **shared_for(const azc_channel *channel) {
@@ -209,12 +209,12 @@ static int pump_new(azc_id private_to, void (*resume)(azc_id), azc_pump **out) {
 int azc__pump_attach(azc_channel *channel, void (*resume)(azc_id channel)) {
     if (!channel->lane->shared)
         return pump_new(channel->id, resume, &channel->pumping.pump);
-    pthread_mutex_lock(&shared_lock);
+    pthread_mutex_lock(&azc__pumps_lock);
     azc_pump **place = shared_for(channel);
     int r = *place ? 0 : pump_new(0, resume, place);
     if (r == 0) (*place)->users++;
     channel->pumping.pump = *place;
-    pthread_mutex_unlock(&shared_lock);
+    pthread_mutex_unlock(&azc__pumps_lock);
     return r;
 }
 
@@ -278,10 +278,10 @@ void azc__pump_leave(azc_channel *channel) {
         stop(pump);
         return;
     }
-    pthread_mutex_lock(&shared_lock);
+    pthread_mutex_lock(&azc__pumps_lock);
     bool last = --pump->users == 0;
     if (last) *shared_for(channel) = NULL;
-    pthread_mutex_unlock(&shared_lock);
+    pthread_mutex_unlock(&azc__pumps_lock);
     if (last) stop(pump);
 }
 
@@ -290,10 +290,6 @@ bool azc__pump_is_private(const azc_channel *channel) {
 }
 
 /* ---- fork ------------------------------------------------------------ */
-
-void azc__pump_fork_lock(void) { pthread_mutex_lock(&shared_lock); }
-
-void azc__pump_fork_unlock(void) { pthread_mutex_unlock(&shared_lock); }
 
 /* The pump's memory stays: the thread that would free it does not exist here. */
 void azc__pump_fork_child(const azc_channel *channel) {

@@ -4,6 +4,7 @@
  */
 #ifndef AZC_PUMP_H
 #define AZC_PUMP_H
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -36,9 +37,8 @@ int azc__pump_poll(azc_channel *channel);
 void azc__pump_leave(azc_channel *channel);
 bool azc__pump_is_private(const azc_channel *channel);
 
-/* Around a fork, and in the child. */
-void azc__pump_fork_lock(void);
-void azc__pump_fork_unlock(void);
+extern pthread_mutex_t azc__pumps_lock; /* of those that channels share */
+/* In a forked child. */
 void azc__pump_fork_child(const azc_channel *channel);
 void azc__pump_fork_done(void);
 

@@ -96,16 +96,18 @@ int azc_sendv(azc_id channel, azc_id port, uint64_t token,
     return (int)submit(channel, port, token, op);
 }
 
-static azc_op *one_piece(const void *data, size_t n) {
+static azc_op *one_piece(const void *data, size_t n, size_t need,
+                         azc_fds *fds) {
     struct iovec vec = {(void *)(uintptr_t)data, n};
-    return azc__op_new(&vec, 1, NULL, 0);
+    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
+    if (op) op->need = need;
+    if (op) op->fds = fds;
+    return op;
 }
 
 ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
                  size_t n, size_t need) {
-    azc_op *op = one_piece(data, n);
-    if (op) op->need = need;
-    return submit(channel, port, token, op);
+    return submit(channel, port, token, one_piece(data, n, need, NULL));
 }
 
 /* (an error breaks the channel, and the next call says so) */
@@ -133,7 +135,7 @@ ssize_t azc_recv_now(azc_id id, void *data, size_t n, uint64_t *received) {
 
 ssize_t azc_recv_then(azc_id channel, azc_id port, uint64_t token, void *data,
                       size_t n, void (*then)(void *with), void *with) {
-    azc_op *op = one_piece(data, n);
+    azc_op *op = one_piece(data, n, n, NULL);
     if (op) {
         op->then = then;
         op->with = with;
@@ -145,19 +147,12 @@ ssize_t azc_recv_then(azc_id channel, azc_id port, uint64_t token, void *data,
 
 int azc_send_fds(azc_id channel, azc_id port, uint64_t token, const void *data,
                  size_t n, azc_fds *fds) {
-    azc_op *op = one_piece(data, n);
-    if (op) op->fds = fds;
-    return (int)submit(channel, port, token, op);
+    return (int)submit(channel, port, token, one_piece(data, n, n, fds));
 }
 
 ssize_t azc_recv_fds(azc_id channel, azc_id port, uint64_t token, void *data,
                      size_t n, azc_fds *fds) {
-    azc_op *op = one_piece(data, n);
-    if (op) {
-        op->need = 1;
-        op->fds = fds;
-    }
-    return submit(channel, port, token, op);
+    return submit(channel, port, token, one_piece(data, n, 1, fds));
 }
 
 int azc_dup_fds(azc_fds *fds, const int *from, int count) {

@@ -330,21 +330,6 @@ static struct msghdr message_of(const struct iovec *vec, int count) {
     return message;
 }
 
-static ssize_t sys_send(int fd, const struct iovec *vec, int count) {
-    if (count == 1) /* spares the kernel from copying the vector */
-        return RESULT(
-            send(fd, vec->iov_base, vec->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL));
-    struct msghdr message = message_of(vec, count);
-    return RESULT(sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL));
-}
-
-static ssize_t sys_recv(int fd, const struct iovec *vec, int count) {
-    if (count == 1)
-        return RESULT(recv(fd, vec->iov_base, vec->iov_len, MSG_DONTWAIT));
-    struct msghdr message = message_of(vec, count);
-    return RESULT(recvmsg(fd, &message, MSG_DONTWAIT));
-}
-
 /* For the sender's credentials and the like, where a socket option asks for them. */
 enum { OTHER_WORDS = 128 };
 
@@ -354,8 +339,8 @@ typedef union beside {
     char room[CMSG_SPACE(sizeof(int) * AZC_MOST_FDS) + OTHER_WORDS];
 } beside;
 
-static ssize_t sys_send_fds(int fd, const struct iovec *vec, int count,
-                            const azc_fds *fds) {
+static ssize_t send_fds(int fd, const struct iovec *vec, int count,
+                        const azc_fds *fds) {
     size_t n = (size_t)fds->count * sizeof *fds->fds;
     struct msghdr message = message_of(vec, count);
     beside it;
@@ -383,8 +368,8 @@ static void store_fds(struct msghdr *message, azc_fds *fds) {
 }
 
 /* (some more than were asked for may come, into the room for other words) */
-static ssize_t sys_recv_fds(int fd, const struct iovec *vec, int count,
-                            azc_fds *fds) {
+static ssize_t recv_fds(int fd, const struct iovec *vec, int count,
+                        azc_fds *fds) {
     struct msghdr message = message_of(vec, count);
     beside it;
     message.msg_control = &it;
@@ -402,6 +387,25 @@ static ssize_t sys_recv_fds(int fd, const struct iovec *vec, int count,
     }
     if (fds->cut_off) fds->count = 0;
     return r;
+}
+
+static ssize_t sys_send(int fd, const struct iovec *vec, int count,
+                        const azc_fds *fds) {
+    if (fds) return send_fds(fd, vec, count, fds);
+    if (count == 1) /* spares the kernel from copying the vector */
+        return RESULT(
+            send(fd, vec->iov_base, vec->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL));
+    struct msghdr message = message_of(vec, count);
+    return RESULT(sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL));
+}
+
+static ssize_t sys_recv(int fd, const struct iovec *vec, int count,
+                        azc_fds *fds) {
+    if (fds) return recv_fds(fd, vec, count, fds);
+    if (count == 1)
+        return RESULT(recv(fd, vec->iov_base, vec->iov_len, MSG_DONTWAIT));
+    struct msghdr message = message_of(vec, count);
+    return RESULT(recvmsg(fd, &message, MSG_DONTWAIT));
 }
 
 #ifdef AZC_PORTABLE
@@ -658,8 +662,6 @@ struct azc_sys azc_sys = {
     .unread = sys_unread,
     .send = sys_send,
     .recv = sys_recv,
-    .send_fds = sys_send_fds,
-    .recv_fds = sys_recv_fds,
     .splice = sys_splice,
     .tee = sys_tee,
     .sendfile = sys_sendfile,

@@ -81,12 +81,10 @@ struct azc_sys {
                     int count);
     /* Bytes in a pipe; or at least the bytes that a socket's peer has not read. */
     ssize_t (*unread)(int fd, bool socket);
-    ssize_t (*send)(int fd, const struct iovec *vec, int count);
-    ssize_t (*recv)(int fd, const struct iovec *vec, int count);
-    ssize_t (*send_fds)(int fd, const struct iovec *vec, int count,
-                        const azc_fds *fds);
-    ssize_t (*recv_fds)(int fd, const struct iovec *vec, int count,
-                        azc_fds *fds);
+    /* With files, unless fds is NULL. */
+    ssize_t (*send)(int fd, const struct iovec *vec, int count,
+                    const azc_fds *fds);
+    ssize_t (*recv)(int fd, const struct iovec *vec, int count, azc_fds *fds);
     /* Without a copy in user space; neither waits, but for a socket that blocks. */
     ssize_t (*splice)(int from, int to, size_t n);
     ssize_t (*tee)(int from, int to, size_t n);

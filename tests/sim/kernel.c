@@ -755,11 +755,14 @@ static ssize_t move_on_socket(int fd, const struct iovec *vec, int count, bool o
     return r;
 }
 
-static ssize_t fake_send(int fd, const struct iovec *vec, int count) {
+static ssize_t fake_send(int fd, const struct iovec *vec, int count,
+                         const azc_fds *fds) {
+    (void)fds;
     return move_on_socket(fd, vec, count, true);
 }
 
-static ssize_t fake_recv(int fd, const struct iovec *vec, int count) {
+static ssize_t fake_recv(int fd, const struct iovec *vec, int count, azc_fds *fds) {
+    (void)fds;
     return move_on_socket(fd, vec, count, false);
 }
 

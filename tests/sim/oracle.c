@@ -554,7 +554,7 @@ static guesses guess_rescued(const op *it, uint64_t rest, bool torn) {
     guesses all = {0};
     uint64_t farthest = it->bytes;
     bool knows_ends = !it->bound || it->sizes_told;
-    if (it->channel->bounced) farthest += azc__lane_bounce_size();
+    if (it->channel->bounced) farthest += BOUNCE_CHUNK;
     for (int i = 0; i < it->nends && knows_ends; i++) {
         if (it->ends[i] < it->bytes) continue;
         guess(&all, it->ends[i]);
@@ -571,7 +571,7 @@ static guesses guess_ended(const op *it, uint64_t rest, bool torn) {
     guesses all = {.n = {it->bytes}, .count = 1};
     /* A call on a copy may end after the operation did. */
     if (it->status < 0 && it->outcome == AZC_UNKNOWN && torn && rest > it->bytes &&
-        rest - it->bytes <= azc__lane_bounce_size())
+        rest - it->bytes <= BOUNCE_CHUNK)
         guess_rest(&all, it, rest);
     return all;
 }

@@ -173,12 +173,12 @@ static ssize_t fake_lend(int fd, sys_between *between, const struct iovec *vec,
     return move(fd, vec, count, (call){.lends = true});
 }
 
-static ssize_t send_fds(int fd, const struct iovec *vec, int count,
-                        const azc_fds *fds) {
+static ssize_t fake_send(int fd, const struct iovec *vec, int count,
+                         const azc_fds *fds) {
     return move(fd, vec, count, (call){.with_fds = fds != NULL});
 }
 
-static ssize_t recv_fds(int fd, const struct iovec *vec, int count, azc_fds *fds) {
+static ssize_t fake_recv(int fd, const struct iovec *vec, int count, azc_fds *fds) {
     return move(fd, vec, count, (call){.with_fds = fds != NULL});
 }
 
@@ -367,10 +367,8 @@ struct azc_sys azc_sys = {
     .restore_sigpipe = fake_restore_sigpipe,
     .lend = fake_lend,
     .unread = fake_unread,
-    .send = plain,
-    .recv = plain,
-    .send_fds = send_fds,
-    .recv_fds = recv_fds,
+    .send = fake_send,
+    .recv = fake_recv,
     .poll = fake_poll,
     .identify = fake_identify,
     .is_tty = fake_is_tty,

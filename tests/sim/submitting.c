@@ -849,7 +849,7 @@ static azc_fds *with; /* what the call was given */
 
 static ssize_t recv_with_fds(int fd, const struct iovec *vec, int count, azc_fds *fds) {
     with = fds;
-    return before.recv(fd, vec, count);
+    return before.recv(fd, vec, count, fds);
 }
 
 /* (moving.c looks at which bytes they go with) */
@@ -871,7 +871,7 @@ static void check_send_fds(void) {
 static void check_recv_fds(void) {
     static azc_fds fds = {.room = 1};
     begin("azc_recv_fds", "a message");
-    azc_sys.recv_fds = recv_with_fds;
+    azc_sys.recv = recv_with_fds;
     stream it = open_stream(SOCKET, AZC_IN, 0);
     peer_feed(it.flow, 1);
     CHECK(azc_recv_fds(it.channel, it.port, 1, memory, 10, &fds) == 1);
@@ -905,8 +905,9 @@ static ssize_t disturbed(ssize_t r) {
     return r;
 }
 
-static ssize_t take_part(int fd, const struct iovec *vec, int count) {
-    return disturbed(before.send(fd, vec, count));
+static ssize_t take_part(int fd, const struct iovec *vec, int count,
+                         const azc_fds *fds) {
+    return disturbed(before.send(fd, vec, count, fds));
 }
 
 static ssize_t take_part_of_pipe(int fd, const struct iovec *vec, int count, int how) {

@@ -359,16 +359,16 @@ static bool is_slot_of(const azc_table *table, const void *mutex) {
  * only a fork takes together.  Nobody takes two of one rank. */
 static unsigned rank_of(const void *mutex, const char *name) {
     if (is_slot_of(&azc__channels, mutex)) return CHANNEL_RANK;
-    if (strcmp(name, "&shared_lock") == 0) return 1u << 1;
+    if (strcmp(name, "&azc__pumps_lock") == 0) return 1u << 1;
     for (int i = 0; i < TABLES; i++)
         if (mutex == &azc__tables[i]->lock) return 1u << (2 + i);
     if (strcmp(name, "&pump->lock") == 0) return 1u << 8;
-    if (strcmp(name, "&loops_lock") == 0) return 1u << 9;
+    if (strcmp(name, "&azc__loops_lock") == 0) return 1u << 9;
     if (is_slot_of(&azc__ports, mutex)) return 1u << 10;
     if (is_slot_of(&azc__pools, mutex)) return 1u << 11;
-    if (strcmp(name, "&pools_lock") == 0) return 1u << 12;
+    if (strcmp(name, "&azc__pools_lock") == 0) return 1u << 12;
     if (is_slot_of(&azc__relays, mutex)) return 1u << 13;
-    if (strcmp(name, "&parties_lock") == 0) return 1u << 14;
+    if (strcmp(name, "&azc__parties_lock") == 0) return 1u << 14;
     sim_fail("a lock without a rank: %s", name);
 }
 
