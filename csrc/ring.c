@@ -163,24 +163,6 @@ int azc_shm_hear_answer(azc_id id, int socket) {
 
 /* ---- waiting ----------------------------------------------------------------- */
 
-int azc_shm_role(azc_id id) {
-    azc_shm *shm = locked(id);
-    if (!shm) return azc__handle_why(&azc__rings, id);
-    return leave(id, shm->ring.role);
-}
-
-int azc_shm_bell(azc_id id) {
-    azc_shm *shm = locked(id);
-    if (!shm) return azc__handle_why(&azc__rings, id);
-    return leave(id, shm->ring.bell);
-}
-
-int azc_shm_socket(azc_id id) {
-    azc_shm *shm = locked(id);
-    if (!shm) return azc__handle_why(&azc__rings, id);
-    return leave(id, shm->ring.socket);
-}
-
 int azc_shm_set_spin(azc_id id, unsigned us) {
     azc_shm *shm = locked(id);
     if (!shm) return azc__handle_why(&azc__rings, id);
@@ -417,6 +399,9 @@ int azc_shm_get_stats(azc_id id, azc_shm_stats *stats) {
         .fault = ring->fault,
         .gone = ring->is_gone,
         .left = azc_ring_has_left(ring),
+        .role = ring->role,
+        .bell = ring->bell,
+        .socket = ring->socket,
     };
     return leave(id, 0);
 }

@@ -34,15 +34,17 @@ typedef struct azc_item {
 
 typedef struct azc_shm_stats {
     uint64_t capacity;
-    uint64_t used;    /* bytes that the producer cannot use, now */
-    uint64_t held;    /* batches that were taken and not given back, now */
-    uint64_t records; /* sent or taken so far */
-    uint64_t bytes;   /* in their payloads */
-    uint64_t waits;   /* how often the ring was full, or empty */
-    uint64_t rings;   /* how often the other side was woken */
-    int32_t fault;    /* how the peer broke the rules: see azc_ring.h */
-    int32_t gone;     /* 1: the peer's end of the socket is closed */
-    int32_t left;     /* 1: the peer has closed the ring */
+    uint64_t used;        /* bytes that the producer cannot use, now */
+    uint64_t held;        /* batches that were taken and not given back, now */
+    uint64_t records;     /* sent or taken so far */
+    uint64_t bytes;       /* in their payloads */
+    uint64_t waits;       /* how often the ring was full, or empty */
+    uint64_t rings;       /* how often the other side was woken */
+    int32_t fault;        /* how the peer broke the rules: see azc_ring.h */
+    int32_t gone;         /* 1: the peer's end of the socket is closed */
+    int32_t left;         /* 1: the peer has closed the ring */
+    int32_t role;         /* ours */
+    int32_t bell, socket; /* the fds to wait on; -1 once they are closed */
 } azc_shm_stats;
 
 /* 0, or -EACCES: the process at the other end is another user's. */
@@ -60,11 +62,6 @@ int azc_shm_create(uint64_t capacity, int role, azc_id *ring);
 int azc_shm_offer(azc_id ring, int socket);
 int azc_shm_refuse(int socket, int status);
 int azc_shm_hear_answer(azc_id ring, int socket);
-
-/* Our role; and the fds to wait on: the doorbell's, and the socket's. */
-int azc_shm_role(azc_id ring);
-int azc_shm_bell(azc_id ring);
-int azc_shm_socket(azc_id ring);
 
 /* How long a call on a full or empty ring looks again before it returns. */
 int azc_shm_set_spin(azc_id ring, unsigned us);

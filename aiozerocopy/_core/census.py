@@ -80,13 +80,12 @@ def _stream(id_: int, age: float) -> dict[str, Any] | None:
 def _ring(id_: int, age: float) -> dict[str, Any] | None:
     """None: it was closed meanwhile."""
     stats = ffi.new("azc_shm_stats *")
-    bell = lib.azc_shm_bell(id_)
-    if bell < 0 or lib.azc_shm_get_stats(id_, stats) < 0:
+    if lib.azc_shm_get_stats(id_, stats) < 0 or stats.bell < 0:
         return None
     return {
         "id": id_,
-        "fd": bell,
-        "direction": "out" if lib.azc_shm_role(id_) == lib.AZC_PRODUCER else "in",
+        "fd": stats.bell,
+        "direction": "out" if stats.role == lib.AZC_PRODUCER else "in",
         "lane": "ring",
         "age": age,
         "bytes": stats.bytes,
@@ -97,7 +96,7 @@ def _ring(id_: int, age: float) -> dict[str, Any] | None:
         **dict.fromkeys(NOW, 0),
         "unread": stats.used,
         "capacity": stats.capacity,
-        "peer_pid": _peer(lib.azc_shm_socket(id_)),
+        "peer_pid": _peer(stats.socket),
         "error": _ending(stats),
     }
 

@@ -117,8 +117,9 @@ class RingEnd(OfOneProcess):
 
     def _begin(self) -> None:
         self.id = self._mapping.number[0]
-        self.role = lib.azc_shm_role(self.id)
-        self.capacity: int = self.stats().capacity
+        stats = self.stats()
+        self.role = stats.role
+        self.capacity: int = stats.capacity
         self.largest: int = min(self.capacity - HEADER, _LARGEST)
 
     # -- the handshake ----------------------------------------------------------------
@@ -143,7 +144,8 @@ class RingEnd(OfOneProcess):
 
     def fds(self) -> tuple[int, int]:
         """What becomes readable if there is news: the doorbell, and the socket."""
-        return check(lib.azc_shm_bell(self.id)), check(lib.azc_shm_socket(self.id))
+        stats = self.stats()
+        return check(stats.bell), check(stats.socket)
 
     def hear(self) -> bool:
         """Empty the doorbell; is the peer's end of the socket gone, or useless?"""

@@ -45,31 +45,41 @@ def test_all_are_found(
     assert found == [{"id": i + 1, "age": i} for i in range(count)]
 
 
+def of_a_stream(fd: int, status: int) -> dict[str, Any]:
+    return {"azc_fd": fd, "azc_get_stats": status}
+
+
+def of_a_ring(fd: int, status: int) -> dict[str, Any]:
+    def store(_id: int, stats: Any) -> int:
+        stats.bell, stats.socket = fd, -1
+        return status
+
+    return {"azc_shm_get_stats": store}
+
+
 KINDS = [
-    (census._stream, "azc_fd", "azc_get_stats"),
+    (census._stream, of_a_stream),
     pytest.param(
-        *(census._ring, "azc_shm_bell", "azc_shm_get_stats"),
+        *(census._ring, of_a_ring),
         marks=pytest.mark.skipif(PORTABLE, reason="the portable build has no rings"),
     ),
 ]
 
 
-@pytest.mark.parametrize(("tell", "fd_of", "stats_of"), KINDS)
+@pytest.mark.parametrize(("tell", "answers"), KINDS)
 @pytest.mark.parametrize(
     ("fd", "status", "is_told"), [(-1, 0, False), (0, -1, False), (0, 0, True)]
 )
 def test_one_that_is_closed_meanwhile(
     tell: Callable[[int, float], dict[str, Any] | None],
-    fd_of: str,
-    stats_of: str,
+    answers: Callable[[int, int], dict[str, Any]],
     fd: int,
     status: int,
     is_told: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    answers: dict[str, Any] = {fd_of: fd, stats_of: status}
-    answers |= {"azc_shm_role": -1, "azc_shm_socket": -1}
-    monkeypatch.setattr(census, "lib", Answering("azc_now", NOW, **answers))
+    lib = Answering("azc_now", NOW, **answers(fd, status))
+    monkeypatch.setattr(census, "lib", lib)
     told = tell(5, 1.5)
     assert (told is not None) is is_told
     if told is not None:
