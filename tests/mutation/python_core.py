@@ -74,11 +74,15 @@ class Judge:
                 print(f"fails without a mutant: {test}", flush=True)
             for name, line in lines if passed else ():
                 self._reached.setdefault(name, {}).setdefault(line, []).append(test)
+        passing = [test for test, passed, _ in facts if passed]
+        assert self._passes(passing[:1], WITHOUT), "a test fails where it passed"
 
     def _passes(self, words: Sequence[str], seconds: float, **settings: str) -> bool:
         paths = [str(self._folder), str(Path(__file__).parent)]
+        pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         return ends_well(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words],
+            # (a test has its name relative to that root, and is run by its name)
+            [*pytest, f"--rootdir={TESTS}", *words],
             cpu_seconds=int(seconds),
             patience=2 * seconds,
             cwd=TESTS,
