@@ -135,7 +135,7 @@ class Bound(Ready):
         """Close the fd, and return when it is closed."""
         waiter = self._waiter
         here = waiter is not None and runs_here(waiter.loop)
-        if waiter is None or not here or self._channels[0].inherited:
+        if waiter is None or not here:
             self.abort()
             return
         self._refuse_more()
@@ -155,9 +155,8 @@ class Bound(Ready):
         if self._has_ended:
             return
         self._refuse_more()
-        if not self._channels[0].inherited:  # else touch neither the fds nor the loop
-            for channel in self._channels:
-                channel.abort()
+        for channel in self._channels:
+            channel.abort()
         self._end()
 
     def _refuse_more(self) -> None:

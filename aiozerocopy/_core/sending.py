@@ -524,7 +524,7 @@ class SendStream(Bound, ByteSendStream):
         if stats.queued or stats.waiting:
             self._call = None  # who is sending is waited for, not refused
             await self.flush()
-        elif waiter is not None and runs_here(waiter.loop) and not self._out.inherited:
+        elif waiter is not None and runs_here(waiter.loop):
             waiter.port.drain()  # a failure may not have been noted yet
 
     async def __aexit__(

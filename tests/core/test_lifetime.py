@@ -77,7 +77,7 @@ class TestFork:
                     for stream in (reader, writer, one, other)}
             pid = fork()
             if pid == 0:
-                os._exit(child(reader, writer, one, ours))
+                os._exit(child((reader, writer, one, other), ours))
             assert ends_well(pid)
             while len(received) < len(data):
                 received += await reader.receive()
@@ -85,7 +85,8 @@ class TestFork:
             assert await other.receive() == b"parent"
         assert received == data
 
-    def child(reader, writer, one, ours):
+    def child(streams, ours):
+        reader, writer, one, _ = streams
         alive = [
             call for call, *arguments in (
                 (writer.send, b"child"), (writer.put, b"child"), (writer.flush,),
@@ -99,7 +100,12 @@ class TestFork:
             writer.send_from_thread(b"child")
         except (azc.StreamClosed, RuntimeError):
             pass
-        for stream in (reader, writer, one):
+        for stream in streams:
+            if stream is not one:  # whose end is an abort's
+                try:
+                    stream.aclose().send(None)
+                except StopIteration:
+                    pass
             stream.abort()
         held = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
                 if os.path.exists(f"/proc/self/fd/{fd}")}
