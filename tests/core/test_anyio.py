@@ -14,12 +14,12 @@ import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream, SocketAttribute
+from anyio.abc import ByteSendStream, ByteStream, SocketAttribute
 from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.file import FileStreamAttribute
 from anyio.streams.stapled import StapledByteStream
 from anyio.streams.text import TextStream
-from links import BIG, Link, begun, checked, open_link, others_wait
+from links import Link, checked, open_link
 from oracle import message
 
 import aiozerocopy as azc
@@ -49,16 +49,6 @@ class _Foreign(ByteSendStream):
 @pytest.mark.anyio
 class TestWrappers:
     """Everything that is built for anyio's streams works over ours."""
-
-    async def test_abstract_classes(self) -> None:
-        reader, writer = azc.pipe()
-        ours, theirs = azc.socketpair()
-        async with reader, writer, ours, theirs:
-            assert isinstance(reader, ByteReceiveStream)
-            assert isinstance(writer, ByteSendStream)
-            assert isinstance(ours, ByteStream)
-            assert not isinstance(reader, ByteSendStream)
-            assert not isinstance(writer, ByteReceiveStream)
 
     async def test_buffered(self, pipe: Link) -> None:
         async with pipe.receiver() as receiver, pipe.sender() as sender:
@@ -168,21 +158,6 @@ class TestWrappers:
                 with pytest.raises(anyio.TypedAttributeLookupError):
                     stream.extra(attribute)
 
-    async def test_the_words_of_errors(self, tcp: Link) -> None:
-        async with azc.wrap_socket(tcp.take_read_fd()) as stream:
-            with pytest.raises(
-                ValueError, match="max_bytes must be a positive integer"
-            ):
-                await stream.receive(0)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(stream.receive)
-                await others_wait()
-                with pytest.raises(anyio.BusyResourceError) as caught:
-                    await stream.receive()
-                tasks.cancel_scope.cancel()
-        text = "Another task is already reading from this resource"
-        assert str(caught.value) == text
-
     async def test_send_eof_is_half_a_close(self) -> None:
         ours, theirs = azc.socketpair()
         async with ours, theirs:
@@ -216,20 +191,6 @@ def test_an_address_as_anyio_gives_it(raw: object, plain: object) -> None:
 
 class TestAsyncio:
     """With nothing but asyncio's own words."""
-
-    @pytest.mark.asyncio
-    async def test_wait_for(self, pipe: Link) -> None:
-        async with checked(pipe, {1: 2}) as (stream, reader):
-            data = message(1, 0, BIG)
-            sending = asyncio.ensure_future(stream.send(data))
-            await begun(stream)
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(sending, 0.1)
-            data.clear()
-            reader.start()
-            await asyncio.wait_for(stream.send(message(1, 1, BIG)), 10)
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(stream.send(message(1, 2, 10)), 0)
 
     @pytest.mark.asyncio
     @pytest.mark.skipif(sys.version_info < (3, 12), reason="new in 3.12")

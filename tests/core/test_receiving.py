@@ -14,7 +14,6 @@ from links import attempt, others_wait
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core import channel
-from aiozerocopy._core.borrows import borrowed
 
 pytestmark = pytest.mark.anyio
 
@@ -25,22 +24,6 @@ async def ends() -> AsyncIterator[azc.opening.PipeEnds]:
     yield made
     await made.writer.aclose(linger=0)
     await made.reader.aclose()
-
-
-class TestBorrowed:
-    async def test_what_was_left_over_needs_no_call(
-        self, ends: azc.opening.PipeEnds
-    ) -> None:
-        ends.reader._unread = b"abcdef"
-        await ends.reader.receive(1)
-        before, calls = set(borrowed), ends.reader.stats.receive_calls
-        await ends.reader.receive_exactly(memory := bytearray(4))
-        assert memory == b"bcde"
-        assert set(borrowed) == before
-        assert ends.reader.stats.receive_calls == calls
-        assert ends.reader._waiter is not None
-        assert not ends.reader._waiter.port.operations
-        assert await ends.reader.receive() == b"f"
 
 
 class TestYields:

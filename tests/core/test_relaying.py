@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from answering import Answering, InUse, TwiceInterrupted
+from answering import Answering
 from limits import files_up_to
 from links import Attempt, until
 from unread import SIZE
@@ -17,8 +17,7 @@ import aiozerocopy as azc
 from aiozerocopy import ReceiveStream, SendStream, StreamBroken, StreamClosed
 from aiozerocopy._core import relaying
 from aiozerocopy._core.binding import PORTABLE, ffi, lib
-from aiozerocopy._core.borrows import borrowed
-from aiozerocopy._core.relaying import Relay, open_source, relay_streams
+from aiozerocopy._core.relaying import Relay, open_source
 
 pytestmark = pytest.mark.anyio
 
@@ -34,27 +33,6 @@ class Ends:
 
     def relay(self, nbytes: int | None = None) -> Relay:
         return azc.relay(self.source, self.sink, nbytes)
-
-    async def begun(self, nbytes: int | None = None) -> tuple[Relay, Any]:
-        """A relay that has moved 4 bytes, and the coroutine that awaits it."""
-        relay = self.relay(nbytes)
-        coroutine = call(relay)
-        coroutine.send(None)
-        await self.feeder.send(b"1234")
-        assert await self.reader.receive() == b"1234"
-        await until(lambda: relay.moved == 4)
-        return relay, coroutine
-
-    async def fill(self) -> None:
-        """What is sent after this waits for its turn."""
-        await self.sink.put(bytes(2 * SIZE))
-
-    async def use_sockets(self) -> None:
-        """A source whose peer resets the connection when it leaves."""
-        self.source.abort()
-        self.feeder.abort()
-        self.source, self.feeder = source, _ = azc.socketpair()
-        await source.send(b"which nobody reads")
 
     def is_idle(self) -> bool:
         """Does nothing of the relay remain?  (What is ready is none.)"""
@@ -103,30 +81,6 @@ class TestTells:
         await until(lambda: lib.azc_relay_ask(number, state) < 0)  # it was given back
         assert await ends.source.receive() == b"789"
 
-    async def test_each_part_and_all_parts(self, ends: Ends) -> None:
-        await ends.feeder.send(b"abcdef")
-        relay = Relay(never)
-        for n in (1, 2, 3):
-            assert await relay_streams(relay, ends.source, ends.sink, n) == n
-        ends.source._unread = b"ghi"
-        assert await relay_streams(relay, ends.source, ends.sink, 3) == 3
-        assert (relay.moved, relay.taken) == (9, 9)
-        relay._taken += 3
-        relay._sent += 2
-        assert (relay.moved, relay.taken) == (11, 12)
-
-    async def test_it_counts_once(
-        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Also if C has it for a moment longer."""
-        monkeypatch.setattr(relaying, "lib", Answering("azc_relay_free", 0))
-        relay, coroutine = await ends.begun()
-        number = relay._number[0]
-        coroutine.close()
-        relay._settle()
-        assert (relay.moved, relay.taken) == (4, 4)
-        lib.azc_relay_free(number)
-
     def test_one_that_is_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
         freed: list[int] = []
 
@@ -148,36 +102,6 @@ class TestTells:
 
 
 class TestUnread:
-    async def test_if_that_is_enough_it_needs_no_thread(
-        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(relaying, "lib", Answering("azc_relay_open", -errno.EPERM))
-        ends.source._unread = b"abcdef"
-        before = set(borrowed)
-        for n, left in ((4, b"ef"), (0, b"ef"), (2, b"")):
-            relay = ends.relay(n)
-            assert await relay == n
-            assert (relay.moved, relay.taken, relay.lane) == (n, n, "copy")
-            assert ends.source._unread == left
-            assert ends.is_idle()
-        assert await ends.reader.receive() == b"abcdef"
-        ends.sink._out.unbind_port()
-        assert set(borrowed) == before
-
-    async def test_what_was_begun_follows(self, ends: Ends) -> None:
-        data = b"x" * (2 * SIZE)
-        ends.source._unread = data + b"rest"
-        relay = ends.relay(len(data))
-        coroutine = call(relay)
-        coroutine.send(None)
-        assert await ends.reader.receive(1) == b"x"
-        coroutine.close()
-        assert (relay.moved, relay.taken) == (len(data), len(data))
-        assert await ends.source.receive() == b"rest"
-        received = bytearray(len(data) - 1)
-        await ends.reader.receive_exactly(received)
-        assert received == data[1:]
-
     async def test_what_did_not_get_out_stays(self, ends: Ends) -> None:
         ends.source._unread = data = os.urandom(2 * SIZE)
         relay, attempt = ends.relay(len(data)), Attempt()
@@ -251,8 +175,11 @@ class TestRefused:
         assert ends.is_idle()
 
     async def test_the_source_was_broken(self, ends: Ends) -> None:
-        await ends.use_sockets()
-        ends.feeder.abort()
+        """Whose peer's close resets the connection, since not all was read."""
+        ends.source.abort()
+        ends.source, peer = azc.socketpair()
+        await ends.source.send(b"which nobody reads")
+        peer.abort()
         with pytest.raises(StreamBroken):
             await ends.source.receive()
         text = "the source broke: the peer reset .*, after 0 bytes were relayed"
@@ -285,59 +212,6 @@ class TestFails:
         text = "the sink broke: the reader is gone, after 4 bytes were relayed"
         assert (str(attempt.error), explained) == (text, [attempt.error])
         assert (relay.moved, relay.taken) == (4, 4)
-        assert ends.is_idle()
-
-
-class TestInterrupted:
-    @pytest.mark.parametrize("error", [GeneratorExit, KeyboardInterrupt])
-    async def test_while_a_thread_moves_the_bytes(
-        self, ends: Ends, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A coroutine that is being closed may not await: its thread blocks.
-
-        Until the relay is over nobody else receives.
-        """
-        _, coroutine = await ends.begun()
-        it = InUse(ends.sink._waiter, monkeypatch)
-        too_soon: list[bool] = []
-        settle = relaying._settle
-
-        def note(*arguments: Any) -> None:
-            too_soon.append(not it.waits)
-            settle(*arguments)
-
-        monkeypatch.setattr(relaying, "_settle", note)
-        with pytest.raises(error):
-            coroutine.throw(error())
-        assert it.waits == {"blocks" if error is GeneratorExit else "awaits"}
-        assert not any(too_soon)
-        await until(ends.is_idle)
-
-    async def test_twice(self, ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-        relay = ends.relay()
-        with monkeypatch.context() as patched:
-            it = TwiceInterrupted("waiter.Waiter.wait", patched)
-            with pytest.raises(KeyboardInterrupt, match="second"):
-                await relay
-        assert it.tries == 2
-        await ends.feeder.send(b"x")
-        assert await ends.source.receive() == b"x"
-
-    async def test_at_its_very_end(
-        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        settle = relaying._settle
-
-        def interrupt(*_: Any) -> None:
-            monkeypatch.setattr(relaying, "_settle", settle)
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(relaying, "_settle", interrupt)
-        await ends.feeder.send(b"abc")
-        relay = ends.relay(3)
-        with pytest.raises(KeyboardInterrupt):
-            await relay
-        assert (relay.moved, relay.taken, relay._number[0]) == (3, 3, 0)
         assert ends.is_idle()
 
 

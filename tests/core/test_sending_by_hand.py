@@ -1,26 +1,23 @@
 """One stream, step by step: its loop, the short way, what interrupts it, its end."""
 
 import asyncio
-import errno
 import gc
 import os
 import select
 import sys
 import threading
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import anyio
 import pytest
-from answering import Answering, InUse, TwiceInterrupted
-from anyio.streams.file import FileStreamAttribute
+from answering import InUse, TwiceInterrupted
 from links import until
 from unread import SIZE, is_open
 
 import aiozerocopy as azc
 from aiozerocopy import SendStream, StreamBroken, StreamClosed
-from aiozerocopy._core import channel, fork_and_exit, lifetime, sending
+from aiozerocopy._core import lifetime, sending
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.channel import Channel
 from aiozerocopy._core.waiter import Waiter
@@ -67,64 +64,6 @@ def cheap(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 def refuse(*_: object, **__: object) -> Any:
     raise AssertionError("the long way")
-
-
-@at_once
-@pytest.mark.usefixtures("cheap")
-class TestShortWay:
-    async def test_of_send(
-        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        await stream.send(b"bound")
-        monkeypatch.setattr(SendStream, "_send", refuse)
-        monkeypatch.setattr(SendStream, "_enter", refuse)
-        ready = stream._out.ready
-        for item in (b"ab", bytearray(b"ab"), memoryview(b"ab")):
-            await stream.send(item)
-        assert stream._out.ready is ready
-        with pytest.raises(AssertionError, match="long"):
-            await stream.send(b"a", b"b")
-
-    async def test_of_put(
-        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        await stream.send(b"bound")
-        monkeypatch.setattr(SendStream, "_begin", refuse)
-        ready = stream._out.ready
-        for item in (b"ab", bytearray(b"ab"), memoryview(b"ab")):
-            await stream.put(item)
-        assert stream._out.ready is ready
-        for several in ((), (b"a", b"b")):
-            with pytest.raises(AssertionError, match="long"):
-                await stream.put(*several)
-
-    async def test_of_send_many(
-        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        await stream.send(b"bound")
-        monkeypatch.setattr(SendStream, "_send", refuse)
-        await stream.send_many([b"ab"] * 3)
-        await stream.send_many((b"ab",) * 3)
-
-    async def test_it_yields_when_the_budget_is_spent(
-        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        await stream.send(b"bound")
-        assert stream._waiter is not None
-        stream._out.unbind_port()
-        stream._out.bind_port(stream._waiter.port, 3)  # of which that was one
-        begun, yields = list[str](), list[int]()
-
-        async def note() -> None:
-            yields.append(len(begun))
-
-        monkeypatch.setattr(stream._waiter, "yield_to_loop", note)
-        for name in ("send", "send_many", "put"):
-            for _ in range(9):
-                begun.append(name)
-                await getattr(stream, name)([b"x"] if name == "send_many" else b"x")
-        assert yields == list(range(2, 27, 3))
-        assert stream._spent == 0  # the budget is counted once, by C
 
 
 @pytest.mark.usefixtures("cheap")
@@ -202,60 +141,10 @@ async def test_who_was_told_by_the_ticket_is_not_told_again(
     assert len(stream._failures.operations) == 1
 
 
-async def test_a_block_that_is_cancelled_sends_what_was_put(
-    ends: azc.opening.PipeEnds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The cancel does not reach what is waited for at its end."""
-    stream, readings = ends.writer, list[asyncio.Future[None]]()
-    drain = stream._drain
-
-    async def drain_while_it_is_read() -> None:
-        reading = asyncio.to_thread(read, ends.reader, MUCH)
-        readings.append(asyncio.ensure_future(reading))
-        await drain()
-
-    with anyio.CancelScope() as scope, monkeypatch.context() as patched:
-        patched.setattr(sending, "LINGER", 60.0)
-        patched.setattr(stream, "_drain", drain_while_it_is_read)
-        async with stream:
-            ticket = await stream.put(bytes(MUCH))
-            scope.cancel()
-            await anyio.sleep_forever()
-    await ticket  # it went out
-    await readings[0]
-
-
 # ---- what is refused, and why ------------------------------------------------------
 
 
 class TestExplained:
-    @pytest.mark.parametrize("code", [errno.EPERM, errno.EIO])
-    @pytest.mark.parametrize("name", ["send", "put", "send_many", "send_from_thread"])
-    async def test_a_refusal(
-        self, stream: SendStream, code: int, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        explained: list[StreamBroken] = []
-
-        def explain_in_thread(error: StreamBroken) -> StreamBroken:
-            explained.append(error)
-            return error
-
-        async def explain(error: StreamBroken) -> StreamBroken:
-            return explain_in_thread(error)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(stream, "_explain", explain)
-            patched.setattr(stream, "_explain_in_thread", explain_in_thread)
-            patched.setattr(channel, "lib", Answering("azc_sendv", -code))
-            send = getattr(stream, name)
-            with pytest.raises(StreamBroken) as caught:
-                if name == "send_from_thread":
-                    await anyio.to_thread.run_sync(send, b"x")
-                else:
-                    await send([b"x"] if name == "send_many" else b"x")
-        assert explained == [caught.value]
-        assert (caught.value.errno, caught.value.total) == (code, 1)
-
     async def test_a_failure_in_a_thread(
         self, ends: azc.opening.PipeEnds, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -273,31 +162,7 @@ class TestExplained:
             assert explained.pop() is caught.value
 
 
-class TestFromAThread:
-    @pytest.mark.parametrize("end", ["send_eof", "aclose"])
-    async def test_at_the_end_it_is_refused_before_anything_else(
-        self, end: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        async with azc.socketpair() as (ours, peer):
-            await getattr(ours, end)()
-            monkeypatch.setattr(sending, "Port", refuse)
-            with pytest.raises(StreamClosed):
-                await anyio.to_thread.run_sync(ours.send_from_thread, b"x")
-            await peer.aclose()
-
-
 class TestPutNow:
-    @at_once
-    async def test_at_once(self, ends: azc.opening.PipeEnds) -> None:
-        stream, receiver = ends.writer, ends.reader
-        for is_exclusive in (False, False, True):  # (the first binds it)
-            stream._is_exclusive = is_exclusive
-            if is_exclusive:
-                stream._out.ready = None
-            assert stream._put_now(stream._enter(), b"ab") is None
-            assert (stream._out.ready is None) is is_exclusive
-            assert await receiver.receive() == b"ab"
-
     async def test_beyond_the_limit(self, stream: SendStream) -> None:
         stream._out.set_limit(1)
         await stream.put(bytes(MUCH))
@@ -308,17 +173,6 @@ class TestPutNow:
         stream.abort()
         with pytest.raises(StreamClosed):
             await ticket
-
-    @pytest.mark.parametrize("code", [errno.EPERM, errno.EIO])
-    async def test_a_refusal(
-        self, stream: SendStream, code: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        waiter = stream._enter()
-        stream._out.bind_port(waiter.port, 1)
-        monkeypatch.setattr(channel, "lib", Answering("azc_put_bound", -code))
-        with pytest.raises(StreamBroken) as caught:
-            stream._put_now(waiter, b"ab")
-        assert (caught.value.errno, caught.value.total) == (code, 2)
 
 
 class TestInterrupted:
@@ -382,11 +236,6 @@ class TestInterrupted:
 
 
 class TestBinding:
-    async def test_what_it_tells_of_itself(self, stream: SendStream) -> None:
-        assert stream.extra(FileStreamAttribute.fileno) == stream.fileno()
-        assert stream.lane == "copy"
-        assert repr(stream) == f"<SendStream fd={stream.fileno()}>"
-
     def test_after_an_interruption_it_joins_whichever_loop(
         self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -407,16 +256,6 @@ class TestBinding:
         asyncio.run(enter())
         asyncio.run(enter_twice())
         assert stream.stats.messages_sent == 1
-
-    async def test_the_child_of_a_fork_has_none(
-        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        following = fork_and_exit.generation + 1
-        with monkeypatch.context() as patched:
-            patched.setattr(fork_and_exit, "generation", following)
-            with pytest.raises(StreamClosed, match="forked child: open"):
-                stream._enter()
-        assert stream._waiter is None
 
     async def test_its_budget_is_of_calls_and_of_pages(
         self, stream: SendStream
@@ -473,32 +312,6 @@ class TestTheEnd:
         assert waits == [(False, ours._channels[0].patience())]
         assert ours._has_ended
         peer.abort()
-
-    @pytest.mark.parametrize("stage", ["open", "closed", "ended", "inherited"])
-    async def test_who_forgets_it_is_warned(
-        self, stage: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        receiver, sender = azc.pipe()
-        fd = sender.fileno()
-        if stage == "ended":
-            await sender.aclose()
-        sender._closed = stage != "open"
-        told = repr(sender)
-        with (
-            monkeypatch.context() as patched,
-            warnings.catch_warnings(record=True) as caught,
-        ):
-            warnings.simplefilter("always")
-            if stage == "inherited":
-                following = fork_and_exit.generation + 1
-                patched.setattr(fork_and_exit, "generation", following)
-            sender.__del__()
-        assert sender._has_ended is (stage != "inherited")
-        assert is_open(fd) is (stage == "inherited")
-        expected = [f"unclosed {told}"] if stage == "open" else []
-        assert [str(each.message) for each in caught] == expected
-        sender.abort()
-        receiver.abort()
 
     async def test_one_that_was_never_made_ends_without_a_word(self) -> None:
         lifetime.Bound.__new__(lifetime.Bound).__del__()
