@@ -1,7 +1,6 @@
 """What the census tells of a stream or a ring that is just then being closed."""
 
 import errno
-import fcntl
 import os
 import socket
 from collections.abc import Callable
@@ -111,16 +110,6 @@ class TestStream:
             os.close(fd)
         assert census._fill(read_fd) == {}
 
-    def test_of_which_nothing_can_be_told(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def refuse(*_: object) -> bytes:
-            raise OSError(errno.EBADF, "closed")
-
-        monkeypatch.setattr(fcntl, "ioctl", refuse)
-        monkeypatch.setattr(census, "capacity_of", lambda _: 1)
-        assert census._fill(0) == {}
-
 
 @pytest.mark.skipif(PORTABLE, reason="the portable build has no rings")
 class TestRing:
@@ -140,13 +129,6 @@ class TestRing:
 
 
 class TestPeer:
-    def test_of_a_socket(self) -> None:
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            assert census._peer(ours.fileno()) == os.getpid()
-            assert ours.fileno() >= 0
-            assert os.fstat(ours.fileno())
-
     def test_a_time_limit_for_all_sockets_is_not_set_for_this(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

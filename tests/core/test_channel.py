@@ -9,7 +9,6 @@ import gc
 import os
 import select
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -84,25 +83,6 @@ class TestOperation:
         port.forget(operation)
         assert told == ["of room"]
 
-    @pytest.mark.parametrize(
-        ("outcome", "kind", "words"),
-        [
-            (lib.AZC_REFUSED, MemoryError, "no memory to queue"),
-            (lib.AZC_DROPPED, StreamBroken, ": 3 of 5 bytes"),
-            (lib.AZC_UNKNOWN, StreamBroken, "at least 3 of 5 bytes"),
-        ],
-    )
-    def test_what_failed(
-        self, port: Port, outcome: int, kind: type[Exception], words: str
-    ) -> None:
-        operation = Operation(port, [])
-        operation.total = 5
-        operation.end(3, -errno.ENOMEM, outcome)
-        port.forget(operation)
-        failure = operation.failure()
-        assert type(failure) is kind
-        assert words in str(failure)
-
     def test_pages_that_somebody_may_see_stay_borrowed(self, port: Port) -> None:
         data = bytearray(10_000)
         operation = Operation(port, [pin(data)])
@@ -142,13 +122,6 @@ class TestEvents:
 
 
 class TestWait:
-    def test_with_a_limit_that_is_not_reached(self, pipe: Unread, port: Port) -> None:
-        operation = pipe.send(port, bytearray(SIZE))
-        reader = threading.Thread(target=pipe.read)
-        reader.start()
-        assert port.wait(operation, 60) is True
-        reader.join()
-
     @pytest.mark.parametrize("seconds", [0, 0.2])
     def test_as_long_as_was_said(
         self, pipe: Unread, port: Port, seconds: float
@@ -193,12 +166,6 @@ class TestClose:
         unopened._number, unopened.operations = ffi.new("azc_id *"), {}
         unopened.__del__()
         assert borrows._lost == lost
-
-    def test_nothing_is_closed_at_the_interpreters_end(self) -> None:
-        port = Port()
-        port.__del__(lambda: True)
-        assert port.fileno() >= 0
-        assert port.close()
 
 
 def open_a_channel() -> None:
@@ -317,10 +284,6 @@ class TestPort:
 
 
 class TestSendNow:
-    def test_at_once(self, pipe: Unread, port: Port) -> None:
-        assert pipe.channel.send_now(port, (b"ab",)).done
-        assert pipe.read(2) == b"ab"
-
     @pytest.mark.parametrize(
         ("buffers", "kind"), [((b"ab",), StreamClosed), ((b"ab", 5), TypeError)]
     )
@@ -347,15 +310,6 @@ class TestSendNow:
             assert peer.recv(SIZE, socket.MSG_WAITALL) == b"x" * SIZE
         channel.abort()
 
-    def test_of_which_nothing_is_allowed(
-        self, pipe: Unread, port: Port, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """As by a firewall: the smallest error that there is."""
-        monkeypatch.setattr(core, "lib", Answering("azc_sendv", -errno.EPERM))
-        with pytest.raises(StreamBroken):
-            pipe.channel.send_now(port, (b"ab",))
-        assert not port.operations
-
 
 def test_files_are_borrowed_with_their_message(
     pipe: Unread, port: Port, monkeypatch: pytest.MonkeyPatch
@@ -369,13 +323,6 @@ def test_files_are_borrowed_with_their_message(
 
 
 class TestTakeBack:
-    def test_what_is_ready(self, bound: Unread, port: Port) -> None:
-        ready = bound.channel.ready
-        assert ready is not None
-        assert bound.channel.take_back(port, ready, 0)
-        assert bound.channel.ready is None
-        assert ready.done
-
     @pytest.mark.parametrize("noted", [False, True])
     def test_what_is_over(self, pipe: Unread, port: Port, noted: bool) -> None:
         operation = pipe.send(port, bytes(SIZE))
@@ -433,15 +380,6 @@ class TestErrors:
 
 
 class TestClosing:
-    def test_it_is_closed(self, pipe: Unread, port: Port) -> None:
-        fd = pipe.channel.fileno()
-        closing = [pipe.channel.close(port) for _ in range(2)]
-        assert closing[0] is closing[1]
-        assert port.wait(closing[0], 60)
-        assert outcome(closing[0]) == (True, 0, 0, 0, 0)
-        assert not is_open(fd)
-        assert not port.operations
-
     def test_it_is_closed_where_there_is_no_memory_to_tell(
         self, pipe: Unread, port: Port, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -489,13 +427,6 @@ class TestClosing:
         del pipe
         gc.collect()
         assert swept == ["swept"] * 2
-
-    def test_one_that_never_began(self) -> None:
-        Channel.__new__(Channel).__del__()
-
-    def test_at_the_interpreters_end_it_stays(self, pipe: Unread) -> None:
-        pipe.channel.__del__(lambda: True)
-        assert pipe.channel.fileno() >= 0
 
     def test_one_that_is_lost_goes_with_its_port(self, port: Port) -> None:
         pipe = Unread()

@@ -186,10 +186,6 @@ class TestSlots:
         claims = [claim(slots) for slots in (*pools, *pools)]
         assert [index for index, _ in claims] == [0, 0, 1, 1]
 
-    def test_in_a_circle(self) -> None:
-        slots = Slots(3)
-        assert [claim(slots)[0] for _ in range(5)] == [0, 1, 2, 0, 1]
-
     def test_the_same_again(self) -> None:
         slots = Slots(3, in_circle=False)
         assert claim(slots)[0] == 0
@@ -225,11 +221,6 @@ class TestMemory:
             memory.lease(nothing)
         assert memory.slots.free() == 1
 
-    def test_at_the_interpreters_end_it_stays(self) -> None:
-        memory = Memory(10, 1)
-        memory.__del__(lambda: True)
-        assert memory.lease(nothing) is not None
-
     def test_one_that_was_never_mapped(self) -> None:
         Memory.__new__(Memory).__del__()
         with pytest.raises((OSError, OverflowError)):
@@ -247,9 +238,6 @@ class TestClaims:
         del second
         assert ends == ["first", "second"]
 
-    def test_one_that_was_interrupted_at_its_start(self) -> None:
-        Claim.__new__(Claim).__del__()
-
 
 @contextlib.contextmanager
 def file_memory() -> Iterator[FileMemory]:
@@ -262,17 +250,6 @@ def file_memory() -> Iterator[FileMemory]:
 
 @linux_only
 class TestFileMemory:
-    def test_slots_begin_at_pages(self) -> None:
-        with file_memory() as memory:
-            assert memory.slot_bytes == mmap.PAGESIZE + 1
-            assert memory.stride == 2 * mmap.PAGESIZE
-            assert memory.nbytes == 3 * memory.stride == os.fstat(memory.fd).st_size
-
-    def test_a_slot_of_exactly_a_page(self) -> None:
-        memory = FileMemory(mmap.PAGESIZE, 1)
-        os.close(memory.fd)
-        assert memory.stride == mmap.PAGESIZE
-
     def test_the_file_has_what_is_in_the_views(self) -> None:
         with file_memory() as memory:
             views = [memory.lease(nothing) for _ in range(3)]
@@ -281,14 +258,6 @@ class TestFileMemory:
                 view[:3] = b"%03d" % n
                 assert memory.number_of(view) == n
                 assert os.pread(memory.fd, 3, n * memory.stride) == b"%03d" % n
-
-    def test_the_warmest_slot_first(self) -> None:
-        with file_memory() as memory:
-            for _ in range(2):
-                view = memory.lease(nothing)
-                assert view is not None
-                assert memory.number_of(view) == 0
-                del view
 
     def test_nobody_can_make_it_shorter(self) -> None:
         with file_memory() as memory:

@@ -6,26 +6,22 @@ What streams take and refuse is in core/test_buffers.py.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
-from oracle import payload
 
 from aiozerocopy._core.leases import Lent
 from aiozerocopy._core.pins import (
     Pins,
-    copy_into,
     overlap,
     pin,
-    pin_writable,
     small_copy,
     steady_total,
     unpin,
 )
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    pass
 
 MEMORY = memoryview(bytearray(100))
 
@@ -44,26 +40,6 @@ MEMORY = memoryview(bytearray(100))
 def test_overlap(one: slice, other: slice, share: bool) -> None:
     assert overlap(MEMORY[one], MEMORY[other]) is share
     assert overlap(MEMORY[other], MEMORY[one]) is share
-
-
-def test_copy_into_a_larger_buffer() -> None:
-    target = bytearray(b"-" * 60)
-    copy_into(target, payload(1, 50))
-    assert target == bytes(payload(1, 50)) + b"-" * 10
-
-
-@pytest.mark.parametrize("data", [b"abc", MEMORY.toreadonly(), np.bytes_(b"abc")])
-def test_read_only_memory_cannot_be_written_to(data: Buffer) -> None:
-    with pytest.raises(BufferError, match="read-only"):
-        pin_writable(data)
-
-
-@pytest.mark.parametrize(
-    "data", [bytearray(6), Lent(MEMORY[:6]), np.zeros(3, "u2"), np.zeros((2, 3), "u1")]
-)
-def test_what_is_pinned_has_its_bytes(data: Any) -> None:
-    with pin(data) as view, pin_writable(data) as memory:
-        assert len(view) == len(memory) == 6
 
 
 def test_what_is_copied_and_asked_has_as_many_references_as_before() -> None:

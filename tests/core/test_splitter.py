@@ -26,8 +26,8 @@ from own_threads import TASKS, thread_ids
 import aiozerocopy as azc
 from aiozerocopy import StreamClosed
 from aiozerocopy._core import fork_and_exit, splitting
-from aiozerocopy._core.binding import PORTABLE, ffi
-from aiozerocopy._core.pipe_size import PIPE_SIZE, capacity_of, enlarge_pipe
+from aiozerocopy._core.binding import PORTABLE
+from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
 from aiozerocopy._core.splitting import Split, SplitterReader
 
 pytestmark = [pytest.mark.anyio, linux_only]
@@ -650,14 +650,6 @@ class TestBegins:
                 Split(source.read_fd, fd, 1, 1)
             assert file.write(b"it is still ours") == 16
 
-    async def test_if_there_is_memory(
-        self, source: Source, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        answering = Answering("azc_split_open", -errno.ENOMEM)
-        monkeypatch.setattr(splitting, "lib", answering)
-        with pytest.raises(OSError, match=os.strerror(errno.ENOMEM)):
-            Split(source.read_fd, -1, 1, 1)
-
     @pytest.mark.parametrize(
         ("patience", "us"),
         [(0, 0), (2, 2_000_000), (math.inf, 2**64 - 1), (1e300, 2**64 - 1)],
@@ -682,13 +674,6 @@ class TestBegins:
 
 
 class TestJoins:
-    @pytest.mark.parametrize("size", [SMALL, PIPE_SIZE])
-    async def test_a_pipe_of_that_size(self, source: Source, size: int) -> None:
-        """It does not block, and is the smallest if that is enough."""
-        async with source.split().join(size) as reader:
-            assert capacity_of(reader.fileno()) == size
-            assert not os.get_blocking(reader.fileno())
-
     @pytest.mark.parametrize("code", [errno.ESHUTDOWN, errno.ENOMEM])
     async def test_it_cannot(
         self, source: Source, code: int, monkeypatch: pytest.MonkeyPatch
@@ -737,16 +722,3 @@ class TestEnds:
         source.end()
         assert await content(reader) == bytes(SMALL) + b"x"
         assert reader.ended == "end"
-
-    async def test_what_nobody_was_given(
-        self, source: Source, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        kept = ffi.from_buffer(b"abcdef")
-
-        def get(_: Any, state: Any) -> int:
-            state.bytes, state.rest = kept, 3
-            return 0
-
-        split = source.split()
-        monkeypatch.setattr(splitting, "lib", Answering("azc_split_get", get))
-        assert split.rest() == b"abc"

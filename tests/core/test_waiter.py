@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
 
@@ -91,29 +91,6 @@ async def test_a_stream_that_comes_meanwhile_uses_the_same(busy: list[Busy]) -> 
     await it.has_ended()
 
 
-async def test_the_port_is_watched_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiter, keys = current_waiter(), [object(), object()]
-    calls: list[str] = []
-
-    def noted(name: str) -> Callable[..., None]:
-        do = getattr(waiter.loop, name)
-
-        def note(*given: Any) -> None:
-            calls.append(name)
-            do(*given)
-
-        return note
-
-    for name in ("watch", "unwatch"):
-        monkeypatch.setattr(waiter.loop, name, noted(name))
-    for key in (*keys, *keys):
-        waiter.join(key)
-    for key in (*keys, *keys):  # (by then the fd's number may be somebody else's)
-        waiter.leave(key)
-    fds = 1 if PORTABLE else 2
-    assert calls == ["watch"] * fds + ["unwatch"] * fds
-
-
 async def test_a_stream_may_leave_from_any_thread() -> None:
     waiter, key = current_waiter(), object()
     waiter.join(key)
@@ -186,17 +163,6 @@ async def test_an_asyncio_task_that_is_cancelled_in_a_shielded_wait(
 
 
 class TestLoop:
-    async def test_its_kind(self) -> None:
-        loop, waiter = current_loop(), current_waiter()
-        assert waiter.is_trio is is_trio()
-        assert loop.native is waiter.loop.native
-        assert runs_here(loop)
-        assert runs_here(waiter.loop) is True
-        assert await anyio.to_thread.run_sync(runs_here, waiter.loop) is False
-        before = anyio.current_time()
-        await loop.checkpoint()  # which waits for nothing
-        assert anyio.current_time() - before < 0.9
-
     async def test_what_is_called_soon_runs_in_its_thread(self) -> None:
         loop, threads = current_loop(), list[int]()
 
@@ -208,15 +174,6 @@ class TestLoop:
         await anyio.to_thread.run_sync(call_soon, loop, note)
         await until(lambda: len(threads) == 2)
         assert threads == [threading.get_ident()] * 2
-
-    @pytest.mark.parametrize("call", [enter, checkpoint])
-    async def test_only_trio_cancels_every_call(
-        self, call: Callable[[], Awaitable[None]]
-    ) -> None:
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            await call()
-        assert scope.cancelled_caught is is_trio()
 
     @pytest.mark.parametrize("call", [enter, checkpoint])
     async def test_where_no_loop_runs_it_is_over_at_once(
