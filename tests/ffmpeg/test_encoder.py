@@ -291,37 +291,16 @@ async def test_taker_leaves(ffmpeg: str) -> None:
 
 
 @pytest.mark.every_loop
-@pytest.mark.parametrize("where", ["put", "receive", "clients"])
-async def test_cancelled(where: str, ffmpeg: str) -> None:
+async def test_cancelled(ffmpeg: str) -> None:
     """Nothing is left of it."""
-    async with Encoder(SIZE, 25, **RAW, ffmpeg=ffmpeg) as encoder:
-        pid = encoder.pid
-        waits = anyio.Event()
-
-        async def put() -> None:
-            for number in itertools.count():
-                await encoder.put(picture(number))
-                if number > 50:
-                    waits.set()
-
-        async def receive() -> None:
+    with anyio.CancelScope() as scope:
+        async with Encoder(SIZE, 25, **RAW, ffmpeg=ffmpeg) as encoder:
             await encoder.put(picture(0))
-            waits.set()
-            while True:
-                await encoder.receive()
-
-        async def clients() -> None:
-            async with encoder.clients() as clients:
-                waits.set()
-                await clients.subscribe().receive()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(
-                {"put": put, "receive": receive, "clients": clients}[where]
-            )
-            await waits.wait()
-            tasks.cancel_scope.cancel()
-    assert is_gone(pid)
+            async with encoder.clients() as clients, clients.subscribe() as client:
+                scope.cancel()
+                await client.receive()
+    assert scope.cancelled_caught
+    assert is_gone(encoder.pid)
 
 
 async def test_aborted(ffmpeg: str) -> None:

@@ -112,37 +112,6 @@ async def test_full_disk(ffmpeg: str, frames: int) -> None:
                 await video.send(picture(number % 10))
 
 
-@pytest.mark.every_loop
-async def test_every_waiting_sender_is_told(
-    pretend: Callable[[str], str], tmp_path: Path
-) -> None:
-    errors: list[FFmpegError] = []
-    frame = np.empty((1080, 1920, 3), "u1")
-
-    async def send(video: Writer, put: bool) -> None:
-        with pytest.raises(FFmpegError) as caught:
-            if put:
-                await (await video.put(frame))
-            else:
-                await video.send(frame)
-        errors.append(caught.value)
-
-    said = tmp_path / "said"
-    program = pretend(f"echo words >&2; : >{said}; exec sleep 60")
-    video = await Writer(NULL, (1920, 1080), ffmpeg=program)
-    async with anyio.create_task_group() as tasks:
-        for number in range(6):
-            tasks.start_soon(send, video, number % 2 == 0)
-        await until(lambda: video.stats.messages_queued > 3 and said.exists())
-        os.kill(video.pid, signal.SIGKILL)
-    assert [error.returncode for error in errors] == [-signal.SIGKILL] * 6
-    assert {error.stderr for error in errors} == {"words\n"}
-    assert {error.total for error in errors} == {frame.nbytes}
-    assert sum(error.bytes_sent > 0 for error in errors) == 1
-    with pytest.raises(FFmpegError):
-        await video.aclose()
-
-
 # ---- FFmpeg that hangs -------------------------------------------------------------
 
 

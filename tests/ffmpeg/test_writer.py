@@ -5,8 +5,6 @@ years apart.
 """
 
 import errno
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -172,16 +170,6 @@ async def test_film_that_may_not_be_read(pretend: Callable[[str], str]) -> None:
         await Reader("a.mp4", ffmpeg=program)
     assert isinstance(caught.value, FFmpegError)
     assert caught.value.errno == errno.EACCES
-
-
-async def test_reader_whose_ffmpeg_is_killed(ffmpeg: str) -> None:
-    async with Reader(pattern(size="640x480", seconds="1000"), ffmpeg=ffmpeg) as video:
-        (await video.receive()).release()
-        os.kill(video.pid, signal.SIGKILL)
-        with pytest.raises(FFmpegError, match=r"SIGKILL|inside frame") as caught:
-            async for frame in video:
-                frame.release()
-    assert caught.value.returncode == -signal.SIGKILL
 
 
 async def test_reader_that_is_told_no_size(pretend: Callable[[str], str]) -> None:

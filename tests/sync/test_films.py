@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import textwrap
 import threading
 from pathlib import Path
@@ -138,23 +137,6 @@ class TestFailures:
         thread.join()
         assert isinstance(ends_by[0], StreamClosed)
         assert list(tmp_path.iterdir()) == []
-
-    def test_thread_whose_loop_runs_is_refused(self, tmp_path: Path) -> None:
-        with sync.ffmpeg.Writer(tmp_path / "film.mp4", SIZE) as film:
-
-            async def main() -> None:
-                for call in (
-                    lambda: film.send(frame),
-                    lambda: film.put(frame),
-                    film.close,
-                    lambda: sync.ffmpeg.read("film.mp4"),
-                ):
-                    with pytest.raises(RuntimeError, match="runs an event loop"):
-                        call()
-
-            frame = pictures(1)[0]
-            asyncio.run(main())
-            film.send(frame)
 
 
 PRELUDE = """
