@@ -116,6 +116,14 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
+def waiting(work: Callable[[], object]) -> threading.Thread:
+    """A thread that does not come to the end of this yet."""
+    thread = in_thread(work)
+    thread.join(0.02)
+    assert thread.is_alive()
+    return thread
+
+
 class TestPrograms:
     def test_is_as_new_as_turbopipe(self) -> None:
         theirs = pytest.importorskip("turbopipe")
@@ -299,41 +307,38 @@ class TestWaiting:
         assert scripts.run(code) == f"interrupted\n{5 << 20}\n"
 
     def test_queue_of_an_fd_is_bounded(self, pipe: Pipe) -> None:
-        data, all_in = noise(), threading.Event()
-        count = _DEPTH + 5
+        data, count = noise(), _DEPTH + 5
 
         def fill() -> None:
             for _ in range(count):
                 turbopipe.pipe(data, pipe.w)
-            all_in.set()
 
-        thread = in_thread(fill)
-        assert not all_in.wait(0.05)
+        thread = waiting(fill)
         assert all(pipe.read(BIG) == data for _ in range(count))
         thread.join()
 
     def test_stalled_fd_delays_no_other(self, pipes: Callable[[], Pipe]) -> None:
         """Its reader's death wakes the thread that waits for room."""
         stalled, well = pipes(), pipes()
-        data, other, raised = noise(), noise(seed=2), threading.Event()
+        data, other = noise(), noise(seed=2)
+        raised: list[object] = []
 
         def fill() -> None:
-            with pytest.raises(StreamBroken):
+            with pytest.raises(StreamBroken) as caught:
                 for _ in range(_DEPTH + 2):
                     turbopipe.pipe(data, stalled.w)
-            raised.set()
+            raised.append(caught)
 
-        thread = in_thread(fill)
-        thread.join(0.05)
+        thread = waiting(fill)
         well.start_reading()
         for _ in range(5):
             turbopipe.pipe(other, well.w)
             turbopipe.sync(other)
         assert well.all() == other * 5
-        assert not raised.is_set()
+        assert not raised
         stalled.close_reader()
         thread.join()
-        assert raised.is_set()
+        assert raised
 
 
 class TestSync:
@@ -380,14 +385,7 @@ class TestSync:
     ) -> None:
         data = noise()
         turbopipe.pipe(piped(data), pipe.w)
-        waited = threading.Event()
-
-        def sync() -> None:
-            turbopipe.sync(view(data))
-            waited.set()
-
-        thread = in_thread(sync)
-        assert not waited.wait(0.01)
+        thread = waiting(lambda: turbopipe.sync(view(data)))
         assert pipe.read(BIG) == data
         thread.join()
 
@@ -516,14 +514,7 @@ class TestOpenGL:
         buffer, other = gl.buffer(noise()), gl.buffer(b"other")
         turbopipe.pipe(buffer.mglo, pipe.w)
         turbopipe.sync(other)
-        waited = threading.Event()
-
-        def sync() -> None:
-            turbopipe.sync(buffer)
-            waited.set()
-
-        thread = in_thread(sync)
-        assert not waited.wait(0.01)
+        thread = waiting(lambda: turbopipe.sync(buffer))
         pipe.read(BIG)
         thread.join()
         buffer.release()
