@@ -364,7 +364,6 @@ class X11Screen:
     # ---- the end ---------------------------------------------------------------------
 
     def _hear(self, event: bytes) -> None:
-        """An event of the server."""
         if event[0] & 0x7F == x11.CONFIGURE_NOTIFY:
             window, size = x11.new_size(event)
             if window == self._setup.root:

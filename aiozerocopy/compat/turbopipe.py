@@ -303,7 +303,6 @@ class _FdQueue:
             )
 
     def _watch(self) -> None:
-        """In a thread of its own."""
         while self.open:
             self._end_unless_called(self._calls)
 
@@ -345,7 +344,6 @@ class _FdQueue:
 
 
 def _channel_to(number: int) -> Channel:
-    """A channel over a duplicate of the fd."""
     if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
         raise io.UnsupportedOperation(f"fd {number} is open for reading only")
     fd = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)

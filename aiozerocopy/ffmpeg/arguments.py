@@ -22,7 +22,6 @@ _STANDARD_OUTPUT = ("-", "pipe:", "pipe:1")
 
 
 def checked_size(size: tuple[int, int]) -> tuple[int, int]:
-    """Return width and height."""
     try:
         width, height = map(operator.index, size)
     except (TypeError, ValueError):
@@ -33,7 +32,6 @@ def checked_size(size: tuple[int, int]) -> tuple[int, int]:
 
 
 def checked_rate(fps: float | Fraction | str) -> Fraction:
-    """Return the frames a second."""
     try:
         rate = Fraction(fps).limit_denominator(1_000_000)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):

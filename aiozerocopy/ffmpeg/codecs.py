@@ -245,7 +245,6 @@ def last_value(options: Sequence[str], *names: str) -> str | None:
 
 
 def named_in(options: Sequence[str]) -> str | None:
-    """The encoder that a user's own arguments name."""
     return last_value(options, "-c:v", "-vcodec", "-codec:v", "-c:v:0", "-c")
 
 
@@ -312,7 +311,6 @@ async def takes_rgb(codec: str, ffmpeg: str) -> bool:
 
 
 async def encoders_of(ffmpeg: str) -> frozenset[str]:
-    """Return the names of all encoders of this FFmpeg."""
     key = _key(ffmpeg)
     if key not in _encoders:
         status, told, _ = await ask(ffmpeg, "-encoders")

@@ -215,7 +215,6 @@ class Request:
     is_bt709: bool = False
 
     def arguments(self) -> list[str]:
-        """Return FFmpeg's arguments for the output."""
         if self.as_they_are:
             return [*self.options, "-f", "yuv4mpegpipe"]
         options = _telling_bt709(self.options) if self.is_bt709 else self.options

@@ -77,8 +77,6 @@ class MP4Fragments(Cutter):
     fragment    ``moof`` and ``mdat``, with what stands before them, such as ``styp``
     """
 
-    header: bytes
-
     def __init__(self) -> None:
         super().__init__()
         self._boxes: list[bytes] = []  # of the piece that has begun
@@ -151,7 +149,6 @@ def _usual_flags(tfhd: memoryview, otherwise: int) -> int:
 
 
 def _first_flags(trun: memoryview, otherwise: int) -> int:
-    """The flags of the first sample in a run."""
     has = _number(trun, 1, 3)
     at = 8 + 4 * bool(has & 1)
     if has & 4:
@@ -196,8 +193,6 @@ class MKVClusters(Cutter):
     header      all before the first cluster, such as EBML and the tracks
     cluster     blocks, each with a frame of one track
     """
-
-    header: bytes
 
     def __init__(self) -> None:
         super().__init__()
@@ -306,8 +301,6 @@ class TSPackets(Cutter):
     piece     all packets from the one where a picture or a piece of sound begins to the
               next such, so it is whole when the next begins
     """
-
-    header: bytes
 
     def __init__(self) -> None:
         super().__init__()

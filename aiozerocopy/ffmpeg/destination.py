@@ -70,7 +70,6 @@ class Destination:
         return is_mp4 and "-movflags" not in others
 
     def arguments(self, others: Sequence[str]) -> list[str]:
-        """FFmpeg's output, and how it writes it."""
         fragments = ("-movflags", FRAGMENTS) if self._is_fragmented(others) else ()
         return [*fragments, f"file:{self.unfinished}"]
 
@@ -115,7 +114,6 @@ class Destination:
             usual.unlink(missing_ok=True)
 
     async def _frames(self, ffmpeg: str) -> int:
-        """Return how many frames can be read."""
         _, said, _ = await ask(
             *(ffmpeg, "-loglevel", "quiet", "-fflags", "+discardcorrupt"),
             *("-i", f"file:{self.unfinished}"),

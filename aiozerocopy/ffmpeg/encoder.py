@@ -353,7 +353,6 @@ class Clients(Block):
         self._ending: Ending = Failure(anyio.EndOfStream())  # of all subscriptions
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._subscriptions)
 
     def subscribe(self, when_slow: Literal["skip", "end"] = "skip") -> Subscription:

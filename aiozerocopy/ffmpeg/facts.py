@@ -155,5 +155,4 @@ class Times:
         return None if found[1] == b"NOPTS" else int(found[1])
 
     def close(self) -> None:
-        """Close our end of the pipe."""
         self._lines.close()

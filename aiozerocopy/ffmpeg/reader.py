@@ -339,7 +339,6 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         return numpy.empty(self.layout.shape, self.layout.dtype)
 
     async def _room(self) -> Memory:
-        """Memory for a frame."""
         if self.pool is None:
             return self._array()
         if self._has_warned or self.pool.stats.free:

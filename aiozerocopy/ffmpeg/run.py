@@ -163,7 +163,6 @@ class Watchdog:
             return 0.0
 
     def stop(self) -> None:
-        """End the thread."""
         self._stop.set()
         self._thread.join()
         self._is_awaited = self._signs = bool  # (they refer to our owner)
@@ -239,7 +238,6 @@ class Run:
 
     @property
     def has_failed(self) -> bool:
-        """Has it ended with an error?"""
         code = self.process.returncode
         return code is not None and (
             code != 0 or bool(_UNFINISHED.search(self.process.stderr_tail))

@@ -210,7 +210,6 @@ class Writer(Video):
         return made
 
     def _container(self, options: Sequence[str]) -> str:
-        """Return the container, by which the encoder is chosen."""
         return "" if "-f" in options else container_of(self._place)
 
     def _command(self, made: Plan, progress: str, audio: str) -> list[str]:
