@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from aiozerocopy.pool import FramePool
 
@@ -53,22 +53,6 @@ void main() {
 
 class ShaderError(ValueError):
     """The shader does not compile; the message is the driver's."""
-
-
-class Scene(Protocol):
-    """Frames of one size and one pixel format of FFmpeg's."""
-
-    name: str
-    pix_fmt: str
-
-    def new_pool(self, slots: int) -> FramePool:
-        """A pool whose frames have the shape of the pictures."""
-
-    def frames(self, pool: FramePool, count: int) -> AsyncIterator[Frame]:
-        """So many frames, from the first; the receiver releases each."""
-
-    def close(self) -> None:
-        """Let go of what draws it."""
 
 
 def open_context() -> Any:
@@ -136,9 +120,11 @@ class ShaderScene:
         self._triangle.render(vertices=3)
 
     def new_pool(self, slots: int) -> FramePool:
+        """A pool whose frames have the shape of the pictures."""
         return FramePool(self._readback.shape, slots=slots)
 
     async def frames(self, pool: FramePool, count: int) -> AsyncIterator[Frame]:
+        """So many frames, from the first; the receiver releases each."""
         async for picture in self.pictures(count):
             with picture:
                 frame = await pool.acquire()
@@ -202,6 +188,9 @@ class NumpyScene:
 
     def close(self) -> None:
         pass
+
+
+Scene = ShaderScene | NumpyScene  # frames of one size and pixel format of FFmpeg's
 
 
 def open_scene(
