@@ -11,10 +11,6 @@ HEADER = oracle.HEADER  # stream, sequence, length, cancelled before; LAST
 LAST = 1 << 63  # in the fourth word: the stream ends behind this message
 
 
-def seed_of(stream: int, sequence: int) -> int:
-    return stream * 1_000_003 + sequence
-
-
 class Verifier(oracle.Checker):
     """Takes one stream's bytes."""
 
@@ -27,23 +23,18 @@ class Verifier(oracle.Checker):
 
     def _feed_header(self, rest: memoryview) -> memoryview:
         assert not self.ended, self._where("more after the last message")
-        n = HEADER.size - len(self._header)
-        self._header += rest[:n]
-        if len(self._header) == HEADER.size:
-            stream, sequence, self._length, cancelled = HEADER.unpack(self._header)
-            self._header.clear()
-            assert stream == self.stream, self._where(
-                f"wrong byte: a header of stream {stream:#x}"
-            )
-            missing = sequence - self._next
-            assert 0 <= missing <= cancelled & ~LAST, self._where(
-                f"message {sequence} came where {self._next} was due, and "
-                f"{cancelled & ~LAST} were cancelled"
-            )
-            self.missing += missing
-            self.messages += 1
-            self._next = sequence + 1
-            self.ended = bool(cancelled & LAST)
-            self._seed, self._offset = seed_of(stream, sequence), 0
-            self._inside = self._length > 0
-        return rest[n:]
+        return super()._feed_header(rest)
+
+    def _judge(self, stream: int, sequence: int, cancelled: int) -> None:
+        assert stream == self.stream, self._where(
+            f"wrong byte: a header of stream {stream:#x}"
+        )
+        missing = sequence - self._next
+        assert 0 <= missing <= cancelled & ~LAST, self._where(
+            f"message {sequence} came where {self._next} was due, and "
+            f"{cancelled & ~LAST} were cancelled"
+        )
+        self.missing += missing
+        self.messages += 1
+        self._next = sequence + 1
+        self.ended = bool(cancelled & LAST)

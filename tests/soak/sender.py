@@ -21,12 +21,12 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import sabotage
-from oracle import CANARY, POISON, payload, poison
+from oracle import CANARY, POISON, payload, poison, seed_of
 
 import aiozerocopy as azc
 
 from . import ways
-from .messages import HEADER, LAST, seed_of
+from .messages import HEADER, LAST
 from .samples import sampling
 
 SMALL, LARGEST = 65537, 1 << 20  # bytes of a message

@@ -28,6 +28,10 @@ _TABLE = random.Random(20).randbytes(_PERIOD).translate(_CLEAN) * 2
 _SEED_STEP = 7919
 
 
+def seed_of(stream: int, sequence: int) -> int:
+    return stream * 1_000_003 + sequence
+
+
 def payload(seed: int, length: int, offset: int = 0) -> memoryview:
     """Return up to 4 MiB of a payload, from an offset on."""
     assert length <= _PERIOD
@@ -41,7 +45,7 @@ def is_payload(seed: int, offset: int, piece: memoryview) -> bool:
 
 def message(stream: int, sequence: int, length: int) -> bytearray:
     """A message with a payload of length bytes."""
-    seed = stream * 1_000_003 + sequence
+    seed = seed_of(stream, sequence)
     return bytearray(
         b"".join((HEADER.pack(stream, sequence, length, seed), payload(seed, length)))
     )
@@ -76,17 +80,21 @@ class Checker:
         n = HEADER.size - len(self._header)
         self._header += rest[:n]
         if len(self._header) == HEADER.size:
-            stream, sequence, self._length, self._seed = HEADER.unpack(self._header)
-            expected = self.counts.get(stream, 0)
-            assert self._seed == stream * 1_000_003 + sequence, self._where("no header")
-            assert sequence == expected, self._where(
-                f"stream {stream}: message {sequence} came where {expected} was due"
-            )
-            self.counts[stream] += 1
+            stream, sequence, self._length, word = HEADER.unpack(self._header)
             self._header.clear()
-            self._offset = 0
+            self._seed, self._offset = seed_of(stream, sequence), 0
             self._inside = self._length > 0
+            self._judge(stream, sequence, word)
         return rest[n:]
+
+    def _judge(self, stream: int, sequence: int, seed: int) -> None:
+        """Is this header, whose fourth word is the seed, the next one?"""
+        expected = self.counts.get(stream, 0)
+        assert seed == self._seed, self._where("no header")
+        assert sequence == expected, self._where(
+            f"stream {stream}: message {sequence} came where {expected} was due"
+        )
+        self.counts[stream] += 1
 
     def _feed_payload(self, rest: memoryview) -> memoryview:
         n = min(len(rest), self._length - self._offset)
