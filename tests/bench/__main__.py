@@ -1,7 +1,5 @@
 """``python -m bench [BENCH]``: run the races, and show what came out."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import math
@@ -10,18 +8,15 @@ import re
 import shutil
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench import race, results
 from bench.processes import ENVIRONMENT, Lab
 from bench.race import Contender, Lacking, Race, Run, Work
 from bench.results import Outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 BENCHES = {
     "sockets": "big and small messages over sockets; and asyncio, uvloop, C",

@@ -7,22 +7,16 @@ before the picture is asked for.  The X server's CPU time counts, too, since it 
 server that copies: in the table it is the receiver's.
 """
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.processes import SUPPORT, worker
+from bench.processes import SUPPORT, Lab, worker
 from bench.race import Contender, Lacking, Race, Run, Work, WrongBytes, duels, need
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from bench.processes import Lab
-    from bench.worker import Job
+from bench.worker import Job
 
 SIZE = (1920, 1080)
 WARM = 8  # pictures: every slot was written to once

@@ -9,21 +9,17 @@ from __future__ import annotations
 import functools
 import os
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.processes import worker
+from bench.processes import Lab, worker
 from bench.race import Contender, Race, Run, Work, WrongBytes, duels
-from bench.worker import cpu
+from bench.worker import Job, cpu
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from distributed import Client
-
-    from bench.processes import Lab
-    from bench.worker import Job
 
 UNDER_WAY = 4  # arrays
 

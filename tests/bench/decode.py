@@ -5,26 +5,20 @@ once, of pictures that are known.  In the round that checks, each frame must be 
 that was drawn, as near as x264 and the conversions get.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from bench import video
-from bench.processes import worker
+from bench.processes import Lab, worker
 from bench.race import Contender, Race, Run, Work, WrongBytes, duels, need
 from bench.video import CHECKED, FPS, raw_video, waves
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from bench.processes import Lab
-    from bench.worker import Job
+from bench.worker import Job
 
 BUFFERS = 8
 SLOTS = 3

@@ -5,23 +5,18 @@ package proposes.  In the round that checks, the film is kept: each of its frame
 be the one that was drawn, as near as x264 gets.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
+from collections.abc import Iterator
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from bench import video
+from bench.processes import Lab
 from bench.race import Race, Work, WrongBytes, duels, need
 from bench.video import FPS, NOWHERE, Feeder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from bench.processes import Lab
-    from bench.worker import Job
+from bench.worker import Job
 
 BUFFERS = 8
 NEAR = 2.0  # of 255: how much a frame of the film may differ on average

@@ -11,8 +11,6 @@ fuller they are.  So there are races with a number of frames a second too, which
 them can send.  There the age tells how long a frame takes, and the CPU what it costs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes
@@ -20,20 +18,15 @@ import select
 import socket
 import time
 from array import array
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from bench.feeding import LOOPS, needs_of
-from bench.processes import ENVIRONMENT, worker
+from bench.processes import ENVIRONMENT, Lab, worker
 from bench.race import Contender, Race, Run, Work, WrongBytes, duels
-from bench.worker import percentile
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-    from bench.processes import Lab
-    from bench.worker import Job
+from bench.worker import Job, percentile
 
 FRAME = 100_000
 # Bytes of the header before each frame (of a frame of more than 64 KiB).

@@ -4,26 +4,22 @@ The receiver's clock runs from the first byte after the warm-up to the last; the
 tells the CPU seconds that it used from there on.
 """
 
-from __future__ import annotations
-
 import os
 import socket
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
 from bench.processes import Crew, Lab, worker
 from bench.race import Contender, Run, Work, WrongBytes
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    Link = Callable[[], tuple[int, int]]
-    # What it is told: the work, the fd of the link (-1: start the sink), the sink.
-    Sender = Callable[[Work, int, list[str]], list[str]]
-    Source = Callable[[Crew, Work], int]
-    # Told the work, and whether to check; the link is its stdin.
-    Receiver = Callable[[Work, bool], list[str]]
+Link = Callable[[], tuple[int, int]]
+# What it is told: the work, the fd of the link (-1: start the sink), the sink.
+Sender = Callable[[Work, int, list[str]], list[str]]
+Source = Callable[[Crew, Work], int]
+# Told the work, and whether to check; the link is its stdin.
+Receiver = Callable[[Work, bool], list[str]]
 
 READ_SIZE = 1 << 20
 LOOPS = ("asyncio", "uvloop")
@@ -71,7 +67,6 @@ def in_loops(
     *,
     receive: bool = False,
     kind: str = "memoryview",
-    sender: Sender | None = None,
     **more: Any,
 ) -> list[Contender]:
     """These in Python, in each of the loops, whose name goes into theirs."""
@@ -79,8 +74,7 @@ def in_loops(
     def made(name: str, way: Callable[..., Any], loop: str) -> Contender:
         if receive:
             ends = {"receiver": partial(python_sink, lab, way, loop)}
-            by = sender or partial(in_c, lab)
-            return fed(lab, name, link, by, loop, **ends, **more)
+            return fed(lab, name, link, partial(in_c, lab), loop, **ends, **more)
         return fed(lab, name, link, in_python(lab, way, loop, kind=kind), loop, **more)
 
     return [
@@ -146,10 +140,10 @@ def expect_right(name: str, sink: dict[str, Any], work: Work) -> None:
         )
 
 
-def in_c(lab: Lab, work: Work, fd: int, sink: list[str], data: str = "") -> list[str]:
+def in_c(lab: Lab, work: Work, fd: int, sink: list[str]) -> list[str]:
     """A loop of writes or sends."""
     numbers = (fd, work.size, work.warm, work.messages)
-    return [lab.program("feed"), *map(str, numbers), data or lab.pattern(work)]
+    return [lab.program("feed"), *map(str, numbers), lab.pattern(work)]
 
 
 def in_python(

@@ -4,22 +4,16 @@ Ours sends the slots of a pool, and fills each only during the warm-up and when 
 are checked; the others send buffers that never change.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from aiozerocopy import FramePool, open_process
 from bench import video
+from bench.processes import Lab
 from bench.race import Race, duels
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from bench.processes import Lab
-    from bench.worker import Job
+from bench.worker import Job
 
 SIZES = {"720p": (1280, 720), "1080p": (1920, 1080), "2160p": (3840, 2160)}
 OURS, UVLOOP = "put, asyncio", "uvloop stdin, write+drain"

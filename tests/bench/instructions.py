@@ -9,25 +9,20 @@ Two stretches are counted; their difference has no share of what happens once.  
 process itself is the other end of the socket, so every call is done at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import re
 import shutil
 import socket
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiozerocopy import wrap_socket
 from bench.processes import Lab, worker
 from bench.race import Lacking
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from bench.worker import Job
+from bench.worker import Job
 
 HEADER = Path("/usr/include/valgrind/callgrind.h")
 SIZE, AT_ONCE = 1024, 32  # (that many are one batch, too)

@@ -4,19 +4,13 @@ The rate of a pipe depends on the pages and cores that its two processes happene
 get: the same loop in C, started again, may be twice as fast.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from bench.feeding import LOOPS, fed, in_c, in_loops, pipe_link
+from bench.processes import Lab
 from bench.race import Duel, Race, Work, best_of
 from bench.sockets import put, send, write_and_drain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from bench.processes import Lab
 
 KIB = 1 << 10
 FRAME = 1920 * 1080 * 3

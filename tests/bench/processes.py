@@ -12,15 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.race import Lacking
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from bench.race import Work
+from bench.race import Lacking, Work
 
 HERE = Path(__file__).parent
 PATIENCE = 120.0  # seconds for one run, before it is killed

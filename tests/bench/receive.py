@@ -3,21 +3,19 @@
 Everybody has whole messages in hand, one after the other; the CPU time is theirs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket
 import stat
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from aiozerocopy import FramePool, open_reader, wrap_socket
-from aiozerocopy.framing import HEADER_SIZE, FrameHeader, FrameReceiver
+from aiozerocopy import ReceiveStream, open_reader, wrap_socket
 from bench.feeding import (
     LOOPS,
     RIVAL_LOOPS,
+    Link,
     c_sink,
     fed,
     in_c,
@@ -26,19 +24,12 @@ from bench.feeding import (
     tcp_link,
     unix_link,
 )
+from bench.processes import Lab
 from bench.race import Duel, Race, Work, best_of
 from bench.sockets import SIZES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from aiozerocopy import ReceiveStream
-    from bench.feeding import Link
-    from bench.processes import Lab
-    from bench.worker import Job
+from bench.worker import Job
 
 IN = 0  # the link's end
-FIELDS: Any = {"timestamp_ns": 0, "pixel_format": "", "key": True, "metadata": b""}
 
 
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
@@ -49,7 +40,6 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
 
 
 def race(lab: Lab, quick: bool, where: str, link: Link, name: str, size: int) -> Race:
-    ours = {"receive_exactly, {}": receive_exactly, "batches(pool), {}": batches}
     theirs: dict[str, Any] = {"{} readexactly": readexactly}
     # asyncio's pipes call data_received even if there is get_buffer
     buffered = {"{} BufferedProtocol": buffered_protocol}
@@ -59,7 +49,6 @@ def race(lab: Lab, quick: bool, where: str, link: Link, name: str, size: int) ->
     made = partial(in_loops, lab, link, receive=True)
     whole = partial(c_sink, lab, size, fill=True)
     c_loop = fed(lab, "C read loop", link, partial(in_c, lab), receiver=whole)
-    frames = {"FrameReceiver(pool), {}": received_frames}
     what = f"{name} messages, {where}: receive_exactly"
     messages = 8 if quick else 600_000_000 // size
     rivals = made(theirs, RIVAL_LOOPS)
@@ -68,26 +57,13 @@ def race(lab: Lab, quick: bool, where: str, link: Link, name: str, size: int) ->
         "receive",
         f"{name}, {where}",
         Work(size, messages, warm=4 if quick else max(20, messages // 10), buffers=4),
-        [*made(ours), *made(frames, sender=partial(framed, lab)), *rivals, c_loop],
+        [*made({"receive_exactly, {}": receive_exactly}), *rivals, c_loop],
         [
             *(best_of(f"receive_exactly, {loop}", rivals, what) for loop in LOOPS),
             Duel("receive_exactly, uvloop", c_loop.name, what, "C loop of read"),
         ],
         extra=name != "1 MiB",
     )
-
-
-def framed(lab: Lab, work: Work, fd: int, sink: list[str]) -> list[str]:
-    """As `in_c`; the first bytes of each message are the header of the rest."""
-    path = Path(f"{lab.pattern(work)}-framed")
-    if not path.exists():
-        data = memoryview(bytearray(Path(lab.pattern(work)).read_bytes()))
-        for at in range(0, len(data), work.size):
-            payload = data[at + HEADER_SIZE : at + work.size]
-            header = FrameHeader.of(payload, 0, **FIELDS).pack()
-            data[at : at + HEADER_SIZE] = header
-        path.write_bytes(data)
-    return in_c(lab, work, fd, sink, str(path))
 
 
 # ---- aiozerocopy ---------------------------------------------------------------------
@@ -106,30 +82,6 @@ async def receive_exactly(job: Job) -> dict[str, Any]:
                 message = memory[number % len(memory)]
                 await stream.receive_exactly(message)
                 job.look(number, message)
-    return job.received()
-
-
-async def batches(job: Job) -> dict[str, Any]:
-    """Each message in a slot of a pool."""
-    with FramePool(job.size, slots=job.buffers - 1) as pool:
-        async with opened() as stream:
-            arrays = stream.batches(job.size, pool=pool)
-            for numbers in job.numbers():
-                for number in numbers:
-                    job.look(number, (await anext(arrays)).data)
-    return job.received()
-
-
-async def received_frames(job: Job) -> dict[str, Any]:
-    with FramePool(job.size - HEADER_SIZE, slots=job.buffers - 1) as pool:
-        async with opened() as stream:
-            receiver = FrameReceiver(stream, pool)
-            for numbers in job.numbers():
-                for number in numbers:
-                    with await receiver.receive() as frame:
-                        if job.check:
-                            head = job.sent[number % job.buffers][:HEADER_SIZE]
-                            job.look(number, head + frame.view)
     return job.received()
 
 

@@ -4,27 +4,20 @@ The source is the relay's standard input: a file, or a pipe that another process
 with as many bytes as are to be moved.  The CPU time is that of the relay alone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import stat
 import subprocess
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import aiozerocopy as azc
-from bench.feeding import fed, in_c, in_python, pipe_link, tcp_link
+from bench.feeding import Link, Source, fed, in_c, in_python, pipe_link, tcp_link
+from bench.processes import Crew, Lab
 from bench.race import Race, Work, duels
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from bench.feeding import Link, Source
-    from bench.processes import Crew, Lab
-    from bench.worker import Job
+from bench.worker import Job
 
 CHUNK = 256 << 10  # bytes that are received, and sent, at a time
 IN = 0

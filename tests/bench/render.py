@@ -5,22 +5,17 @@ When bytes are checked, FFmpeg returns what it got as rgb24, and that is compare
 the scene.
 """
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench import video
+from bench.processes import Lab
 from bench.race import Lacking, Race, Work, WrongBytes, duels, need
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from bench.processes import Lab
-    from bench.worker import Job
+from bench.worker import Job
 
 ENCODE = ("-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p")
 OUTPUT = (*ENCODE, "-f", "matroska", video.NOWHERE)

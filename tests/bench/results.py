@@ -1,23 +1,19 @@
 """Results: JSON, and the table."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
 import platform
 import re
 import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.race import Duel, Result, Run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 RIVALS = (
     *("uvloop", "turbopipe", "av", "imageio-ffmpeg", "mss", "websockets", "aiohttp"),

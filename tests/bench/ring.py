@@ -4,30 +4,23 @@ First vectors from C into NumPy, and their means; then messages of any size one 
 a producer in C (ring_peer.c) and a consumer in Python; then round trips in Python.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import socket
 import time
 from array import array
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiozerocopy as azc
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
 from bench.feeding import needs_of
-from bench.processes import PATIENCE, worker
+from bench.processes import PATIENCE, Lab, worker
 from bench.race import Contender, Lacking, Race, Run, Work, WrongBytes, duels, need
-from bench.worker import cpu, percentile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from bench.processes import Lab
-    from bench.worker import Job
+from bench.worker import Job, cpu, percentile
 
 SIZES = {"32 B": 32, "1 KiB": 1 << 10, "32 KiB": 32 << 10, "1 MiB": 1 << 20}
 WAYS = {"ring": "ring", "pipe, batches": "pipe", "UNIX, batches": "unix"}

@@ -1,25 +1,17 @@
 """Messages over a UNIX socket and TCP loopback, big and small."""
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import socket
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
-from aiozerocopy import FramePool, open_process, wrap_socket
-from bench.feeding import RIVAL_LOOPS, fed, in_c, in_loops, tcp_link, unix_link
+from aiozerocopy import FramePool, SendStream, Ticket, open_process, wrap_socket
+from bench.feeding import RIVAL_LOOPS, Link, fed, in_c, in_loops, tcp_link, unix_link
+from bench.processes import Lab
 from bench.race import Duel, Race, Work, best_of
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from aiozerocopy import SendStream, Ticket
-    from bench.feeding import Link
-    from bench.processes import Lab
-    from bench.worker import Job
+from bench.worker import Job
 
 SIZES = {"64 KiB": 64 << 10, "1 MiB": 1 << 20, "6 MB": 6_000_000}
 IN_FLIGHT = 3

@@ -1,14 +1,13 @@
 """Every bench runs in a small size, and what checks its bytes finds a wrong one."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -24,9 +23,6 @@ from bench import (
 from bench.__main__ import BENCHES
 from bench.processes import Lab
 from bench.race import Lacking, Race, Work, WrongBytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 np = pytest.importorskip("numpy")  # whose threads begin when it is imported
 TABLE = Path(__file__).parents[2] / "docs" / "pages" / "benchmarks.json"

@@ -1,23 +1,19 @@
 """Races, and their results as JSON and as a table."""
 
-from __future__ import annotations
-
-import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from scripts import output
 
 from bench import __main__ as program
 from bench import processes, race, results
 from bench.processes import Lab
 from bench.race import Contender, Duel, Race, Run, Work, WrongBytes
 from bench.results import Outcome
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WORK = Work(1_000_000, 10, warm=2, buffers=2)
 MACHINE: dict[str, Any] = {
@@ -213,15 +209,10 @@ def test_what_is_typed_wrong(
 def test_package_is_the_one_of_a_relative_path(tmp_path: Path) -> None:
     """Its processes run in another folder, where that path would lead elsewhere."""
     code = "import bench.processes as p; print(p.ENVIRONMENT['PYTHONPATH'])"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={**processes.ENVIRONMENT, "PYTHONPATH": f"here:{processes.HERE.parent}"},
-        capture_output=True,
-        check=True,
-        text=True,
-    )
-    assert str(tmp_path.resolve() / "here") in done.stdout.split(":")
+    paths = {"PYTHONPATH": f"here:{processes.HERE.parent}"}
+    environment = processes.ENVIRONMENT | paths
+    said = output([sys.executable, "-c", code], cwd=tmp_path, env=environment)
+    assert str(tmp_path.resolve() / "here") in said.split(":")
 
 
 # ---- processes -----------------------------------------------------------------------

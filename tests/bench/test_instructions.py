@@ -4,8 +4,6 @@
 lower the bounds, which are 5 % above what was counted.
 """
 
-from __future__ import annotations
-
 import sys
 
 import pytest

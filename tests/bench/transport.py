@@ -4,23 +4,17 @@ One way sink.c takes them.  There and back a plain socket asks, the same for all
 the contender answers with what it got; its CPU time is told.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import select
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.feeding import LOOPS, RIVAL_LOOPS, fed, in_python, needs_of, tcp_link
-from bench.processes import Crew, worker
+from bench.processes import Crew, Lab, worker
 from bench.race import Contender, Duel, Race, Run, Work, WrongBytes, best_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from bench.processes import Lab
-    from bench.worker import Job
+from bench.worker import Job
 
 SIZES = {"1 KiB": 1 << 10, "64 KiB": 64 << 10, "6 MB": 6_000_000}
 MESSAGES = {"1 KiB": 40_000, "64 KiB": 4_000, "6 MB": 500}

@@ -4,29 +4,24 @@ The clock runs from the end of the warm-up frames until FFmpeg has ended.  FFmpe
 the frames in every run; when bytes are checked, it writes a file that is compared.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiozerocopy.ffmpeg.binary import ROOMY as ROOMY
 from aiozerocopy.ffmpeg.binary import find_ffmpeg
 from bench.processes import Lab, worker
 from bench.race import Contender, Lacking, Run, Work, WrongBytes
+from bench.worker import Job
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from bench.worker import Job
-
-    Given = Mapping[str, Mapping[str, Any]]  # a contender's options, by its name
+Given = Mapping[str, Mapping[str, Any]]  # a contender's options, by its name
 
 CHECKED = 24  # frames, when bytes are checked
 FPS = 60

@@ -4,8 +4,6 @@ The function gets a `Job` and does all of the work.  What it returns is added to
 report, which goes to stdout in one line of JSON.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import inspect
@@ -16,13 +14,11 @@ import resource
 import socket
 import sys
 import time
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from typing import Any
 
 DEFAULTS = {
     "loop": "asyncio",
