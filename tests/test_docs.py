@@ -10,7 +10,6 @@ A comment right before it may say more:
 """
 
 import importlib.util
-import os
 import re
 import signal
 import subprocess
@@ -23,6 +22,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from scripts import environment, output
 
 from aiozerocopy._core import extras
 from aiozerocopy._core.binding import PORTABLE
@@ -61,13 +61,6 @@ if coroutine is not None:
         await coroutine
     asyncio.run(main())
 """
-
-
-SETTINGS = {
-    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-    # At the end of a cluster, Dask may tell of a connection that it has closed itself.
-    "DASK_LOGGING__DISTRIBUTED": "warning",
-}
 
 
 @dataclass(frozen=True)
@@ -118,7 +111,11 @@ def test_program(program: Program, tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-W", "error", "-c", RUNNER, str(path), *missing],
         cwd=tmp_path,
-        env=os.environ | SETTINGS | {"DASK_TEMPORARY_DIRECTORY": str(tmp_path)},
+        env=environment(
+            DASK_TEMPORARY_DIRECTORY=str(tmp_path),
+            # At a cluster's end, Dask may tell of a connection that it has closed.
+            DASK_LOGGING__DISTRIBUTED="warning",
+        ),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -263,14 +260,6 @@ def test_menu_has_every_page_and_the_readme_is_short() -> None:
 def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     if importlib.util.find_spec("mkdocs") is None:
         pytest.skip("needs mkdocs")
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"),
-            *("-f", str(ROOT / "docs" / "mkdocs.yml"), "-d", str(tmp_path / "site")),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    output([*build, "-f", ROOT / "docs" / "mkdocs.yml", "-d", tmp_path / "site"])
     assert (tmp_path / "site" / "index.html").exists()

@@ -21,6 +21,7 @@ import anyio
 import ffmpegs
 import pytest
 from links import linux_only
+from scripts import environment, ran
 from xserver import x_server
 
 from aiozerocopy._core.binding import PORTABLE
@@ -77,16 +78,12 @@ TABLE = {
 QUICK = ("numpy_to_ffmpeg", "live_stream", "serve_frames", "web_viewer")
 
 
-def run(path: Path, folder: Path, *arguments: str) -> str:
+def run(
+    path: Path, folder: Path, *arguments: str, seconds: float = 18, **settings: str
+) -> str:
     """What an example says that must end well and complain about nothing."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(path), *arguments],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        timeout=18,
-    )
+    command = [sys.executable, "-W", "error", path, *arguments]
+    done = ran(command, cwd=folder, env=environment(**settings), timeout=seconds)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -145,7 +142,7 @@ def started(name: str, *arguments: str) -> Iterator[tuple[Any, str]]:
     program = [str(EXAMPLES / f"{name}.py"), "--port", str(port), *arguments]
     server = subprocess.Popen(
         [sys.executable, "-W", "error", *program],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -327,22 +324,14 @@ def test_vectors_from_c_and_rust(with_cargo: bool, tmp_path: Path) -> None:
     pytest.importorskip("numpy")
     if with_cargo and not shutil.which("cargo"):
         pytest.skip("there is no cargo: the Rust side is not tested")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    path = os.environ["PATH"]
     if not with_cargo:
-        environment["PATH"] = str(Path(shutil.which("cc") or "").parent)
-        if shutil.which("cargo", path=environment["PATH"]):
+        path = str(Path(shutil.which("cc") or "").parent)
+        if shutil.which("cargo", path=path):
             pytest.skip("cargo is where the C compiler is")
-    program = [str(EXAMPLES / "vectors" / "vectors.py"), "--count", "3000"]
-    done = subprocess.run(
-        [sys.executable, "-W", "error", *program],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    rows = [re.split(r"  +", line.strip()) for line in done.stdout.splitlines()[1:]]
+    program = EXAMPLES / "vectors" / "vectors.py"
+    said = run(program, tmp_path, "--count", "3000", seconds=110, PATH=path)
+    rows = [re.split(r"  +", line.strip()) for line in said.splitlines()[1:]]
     languages = ("C", "Rust") if with_cargo else ("C",)
     wanted = [
         [f"{language} to Python", way, "3,000"]

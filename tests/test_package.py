@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from scripts import ran
 
 import aiozerocopy as azc
 from aiozerocopy._core import extras
@@ -52,14 +53,8 @@ def call_backend(
 ) -> subprocess.CompletedProcess[str]:
     """Do what pip does for a build, with what is installed here."""
     code = f"from setuptools import build_meta as b; b.{hook}({str(output)!r})"
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tree,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-c", code]
+    return ran(command, cwd=tree, env=os.environ | environment)
 
 
 @pytest.fixture(scope="module")
@@ -195,14 +190,7 @@ def test_version_is_from_one_place() -> None:
 
 def complaint(command: list[str], folder: Path, **environment: str) -> str:
     """The last line of a program that fails."""
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran(command, cwd=folder, env=os.environ | environment)
     assert done.returncode == 1, done.stdout
     return done.stderr.splitlines()[-1]
 
@@ -217,12 +205,7 @@ def test_import_without_the_gil_is_refused(tmp_path: Path) -> None:
 def free_threaded() -> str | None:
     """A Python that can do without the GIL; AZC_PYTHON_T names one."""
     names = [os.environ.get("AZC_PYTHON_T", ""), "python3.15t", "python3.14t"]
-    found = subprocess.run(
-        [ROOT / ".make/find-python", *filter(None, names)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    found = ran([ROOT / ".make/find-python", *filter(None, names)])
     return found.stdout.strip() or None
 
 
@@ -258,14 +241,6 @@ def test_import_without_the_c_part_says_what_to_do(
     """As from the root of a clone, whose aiozerocopy/ hides the installed one."""
     ignore = shutil.ignore_patterns("__pycache__", "*.so")
     shutil.copytree(ROOT / "aiozerocopy", tmp_path / "aiozerocopy", ignore=ignore)
-    done = subprocess.run(
-        [sys.executable, *start],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
+    last = complaint([sys.executable, *start], tmp_path)
     assert f"is not built in {tmp_path}: run `pip install -e .` there" in last
-    assert "circular" not in done.stderr
+    assert "circular" not in last

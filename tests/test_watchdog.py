@@ -1,11 +1,11 @@
 """A test that hangs, even in what cleans up after it, fails; the run goes on."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from scripts import environment, ran
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -39,22 +39,10 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Two tests, with our own settings and time limits of a tenth."""
     (folder / "test_it.py").write_text(PROGRAM.format(**settings))
-    paths = [str(ROOT / "tests" / "support"), str(ROOT / "tests")]
     command = [sys.executable, "-m", "pytest", "-p", "conftest"]
     given = ["-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider"]
-    return subprocess.run(
-        [*command, *given, *options, "."],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=110,
-        cwd=folder,
-        env={
-            **os.environ,
-            "AZC_PATIENCE": "0.1",
-            "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]),
-        },
-    )
+    words = [*command, *given, *options, "."]
+    return ran(words, cwd=folder, env=environment(AZC_PATIENCE="0.1"), timeout=110)
 
 
 def test_teardown_that_hangs_ends_one_test(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 from command import PROGRAM
+from scripts import ran
 
 from aiozerocopy.commands.ending import ended
 
@@ -131,9 +132,7 @@ raise SystemExit(ended("aiozerocopy demo", lambda: exec("raise KeyboardInterrupt
 def test_exit_status_wherever_it_comes(folder: Path) -> None:
     """Also within a string that is executed, as while a dataclass is made."""
     (folder / "command.py").write_text(COMMAND)
-    done = subprocess.run(
-        [sys.executable, "-m", "command"], cwd=folder, capture_output=True, text=True
-    )
+    done = ran([sys.executable, "-m", "command"], cwd=folder)
     assert done.stderr == "aiozerocopy demo: interrupted\n"
     assert done.returncode == 130
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import anyio
 import pytest
 from command import start
+from ffmpegs import frames_of
 
-from aiozerocopy import ffmpeg
 from aiozerocopy.commands import cli, demo, progress, scenes
 
 SIZE = (64, 36)
@@ -38,15 +38,6 @@ def shader(tmp_path: Path) -> Path:
     path = tmp_path / "shader.glsl"
     path.write_text(SHADER)
     return path
-
-
-async def _frames(path: Path) -> list[int]:
-    async with ffmpeg.Reader(path, "gray") as video:
-        found = []
-        async for frame in video:
-            with frame:
-                found.append(frame.view[0])
-        return found
 
 
 def render(*arguments: object) -> int:
@@ -102,16 +93,8 @@ class TestRender:
         options = ["--size", "64x36", "--fps", 30, "--duration", 1]
         assert render(shader, "-o", path, "--codec", "ffv1", *options) == 0
         assert "30 frames" in capsys.readouterr().out
-
-        async def red() -> list[int]:
-            async with ffmpeg.Reader(str(path), pix_fmt="rgba") as video:
-                found = []
-                async for frame in video:
-                    with frame:
-                        found.append(int(frame.array[0, 0, 0]))
-                return found
-
-        assert anyio.run(red) == list(range(30))
+        frames = anyio.run(frames_of, path, "rgba")
+        assert [frame[0] for frame in frames] == list(range(30))
 
     def test_odd_size(self, shader: Path, tmp_path: Path) -> None:
         path = tmp_path / "out.mp4"
@@ -198,7 +181,7 @@ class TestRender:
             said,
         )
         assert kept is not None, said
-        count = len(anyio.run(_frames, output))
+        count = len(anyio.run(frames_of, output, "gray"))
         assert count == int(kept[1].replace(",", "")) > 0
         assert sorted(path.name for path in tmp_path.glob("out*")) == ["out.mp4"]
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import anyio
 import pytest
 from command import environment, run, start
+from scripts import ran
 
 from aiozerocopy.commands import serve
 from aiozerocopy.commands.serve import FrameSource
@@ -63,14 +64,8 @@ def serving(
 
 def view(printed: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run what `serve` has printed, as it is, with some words more."""
-    done = subprocess.run(
-        [*shlex.split(printed), *arguments],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=15,
-        check=False,
-    )
+    command = [*shlex.split(printed), *arguments]
+    done = ran(command, env=environment(), timeout=15)
     if done.returncode == 0:  # a busy machine may need a second for its first frame
         done.stdout = re.sub(".* fps .*\n", "", done.stdout)
         done.stderr = re.sub(".*no frames yet.*\n", "", done.stderr)

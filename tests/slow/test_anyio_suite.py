@@ -8,15 +8,14 @@ the commands.
 import os
 import re
 import socket
-import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from scripts import environment, ran
 
 SUITE = os.environ.get("AZC_ANYIO_TESTS", "")
-SUPPORT = Path(__file__).parents[1] / "support"
 FILES = ("test_sockets.py", "streams/test_tls.py", "streams/test_buffered.py")
 OURS = "TestTCP or TestUNIXStream or TestUNIXListener or test_multi_listener or streams"
 
@@ -46,32 +45,11 @@ def run_tests(root: Path, *options: str) -> tuple[int, set[str]]:
     """How many have passed, and which have failed."""
     chosen = f"({OURS})" if has_ipv6() else f"({OURS}) and not ipv6"
     # (what an earlier test has left open is not the fault of the one that runs)
-    options += (
-        "-q",
-        "-k",
-        chosen,
-        "-W",
-        "ignore::pytest.PytestUnraisableExceptionWarning",
-    )
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            *options,
-            *(f"tests/{name}" for name in FILES),
-        ],
-        cwd=root,
-        env=os.environ
-        | {
-            "PYTHONPATH": os.pathsep.join([str(SUPPORT), *filter(None, sys.path)]),
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    ignored = "ignore::pytest.PytestUnraisableExceptionWarning"
+    command = [sys.executable, "-m", "pytest", *options, "-q", "-k", chosen]
+    command += ["-W", ignored, *(f"tests/{name}" for name in FILES)]
+    alone = environment(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    done = ran(command, cwd=root, env=alone)
     print(done.stdout)
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import figures
 import pytest
+from scripts import output, ran
 
 TESTS = Path(__file__).parents[1]
 CSRC, FUZZ = TESTS.parent / "csrc", TESTS / "fuzz"
@@ -58,12 +59,7 @@ def fuzz(name: str, number: int, folder: Path, *command: str | Path) -> None:
     """Run a fuzzer over a copy of the corpus."""
     corpus = shutil.copytree(CORPUS / name, folder / "corpus")
     options = [f"-max_len={INPUT_BYTES}", f"-artifact_prefix={folder}/"]
-    done = subprocess.run(
-        [*command, *runs(number), *options, corpus],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran([*command, *runs(number), *options, corpus])
     assert done.returncode == 0, done.stderr[-6000:]
     found = re.search(r"^Done (\d+) runs", done.stderr, re.MULTILINE)
     assert found, done.stderr[-6000:]
@@ -77,8 +73,7 @@ def test_corpus_in_c(name: str, tmp_path: Path) -> None:
     program = compiled(tmp_path / name, sources, "cc", f"-fsanitize={SANITIZERS}")
     inputs = sorted((CORPUS / name).iterdir())
     assert inputs
-    done = subprocess.run([program, *inputs], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    output([program, *inputs])
 
 
 @pytest.mark.skipif(not shutil.which("clang"), reason="needs clang")
@@ -100,14 +95,8 @@ def test_corpus_in_python(name: str) -> None:
         "inputs = sorted(Path(sys.argv[2]).iterdir()); assert inputs\n"
         "for one in inputs: TARGETS[sys.argv[1]](one.read_bytes())"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, name, CORPUS / name],
-        cwd=FUZZ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-W", "error", "-c", code, name, CORPUS / name]
+    output(command, cwd=FUZZ)
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("atheris"), reason="needs atheris")

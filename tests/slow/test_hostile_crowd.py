@@ -18,6 +18,7 @@ import figures
 import pytest
 from crowd import FACES, VIEWERS
 from links import linux_only
+from scripts import environment
 
 SECONDS = float(os.environ.get("AZC_CROWD_SECONDS", "3"))
 BEFORE, STORM = 2.0, 3.0  # seconds of the viewers alone, and until all have come once
@@ -29,10 +30,9 @@ pytestmark = [linux_only, pytest.mark.quiet, pytest.mark.timeout(120 + 3 * SECON
 
 @contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with subprocess.Popen(
         [sys.executable, str(CROWD), *arguments],
-        env=environment,
+        env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import figures
 import pytest
 from links import linux_only, refusing
+from scripts import environment
 
 from aiozerocopy._core.binding import PORTABLE
 
@@ -91,9 +92,7 @@ class Server:
             stdout=subprocess.PIPE,
             text=True,
             # (What it counted itself would be calls that can fail.)
-            env=os.environ
-            | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            | {figures.VARIABLE: ""},
+            env=environment(**{figures.VARIABLE: ""}),
         )
         assert self._answer() == "ready"
 

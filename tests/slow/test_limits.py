@@ -7,7 +7,6 @@ of nothing.  AZC_LIMITS=all takes every step of each limit, and not only two or 
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from fault_scenes import SCENES
 from limited import HARMLESS, LIMITS
 from links import linux_only
+from scripts import environment, ran
 
 from aiozerocopy._core.binding import PORTABLE
 
@@ -45,14 +45,8 @@ def test_scene_under_a_limit(limit: str, scene: str) -> None:
         pytest.skip("only root can become somebody else")
     if limit == "memory" and scene in STARTS_THREADS:
         pytest.skip("Python starts threads there, which hangs without memory")
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), limit, scene],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
+    command = [sys.executable, PROGRAM, limit, scene]
+    done = ran(command, timeout=280, env=environment())
     runs = re.fullmatch(r"runs (\d+)\n", done.stdout)
     assert runs, done.stdout + done.stderr[-3000:]
     figures.count("scenes played under a limit", int(runs[1]))

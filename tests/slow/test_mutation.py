@@ -12,12 +12,12 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import figures
 import pytest
+from scripts import output
 
 PROGRAMS = Path(__file__).parents[1] / "mutation"
 MUTANTS = os.environ.get("AZC_MUTANTS", "")
@@ -49,9 +49,8 @@ def test_survivors_in_python_are_known() -> None:
 def _try(core: str, program: str, few: int, *options: str) -> None:
     sample = [] if MUTANTS == "0" else ["--sample", MUTANTS or str(few)]
     command = [sys.executable, str(PROGRAMS / program), *options, *sample]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = re.findall(r"^\w+\.(?:c|py) \| (\d+) \|", done.stdout, re.MULTILINE)
+    said = output(command)
+    rows = re.findall(r"^\w+\.(?:c|py) \| (\d+) \|", said, re.MULTILINE)
     assert rows or not (few or MUTANTS)
     figures.count(f"mutants of the {core}", sum(map(int, rows)))
-    figures.remark(f"mutation scores of the {core}", done.stdout)
+    figures.remark(f"mutation scores of the {core}", said)

@@ -15,6 +15,7 @@ from typing import Any
 
 import figures
 import pytest
+from scripts import output
 
 ROOT = Path(__file__).parents[2]
 MOST = int(os.environ.get("AZC_CROWD", "10000"))
@@ -47,11 +48,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]
     subprocess.run([*command, "-lpthread", "-o", str(program)], check=True)
     told = {}
     for size in SIZES:
-        done = subprocess.run(
-            [program, str(size)], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        told[size] = json.loads(done.stdout)
+        told[size] = json.loads(output([program, size]))
     return told
 
 

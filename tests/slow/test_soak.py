@@ -1,7 +1,6 @@
 """The soak for some seconds; faults that it must find; what it calls growth."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import sabotage
 import trees
 from links import linux_only
 from proof.table import TESTS
+from scripts import ran
 from soak.samples import Sample, grown
 from soak.ways import SHARES, shared_out
 
@@ -25,10 +25,8 @@ def soak(
     cwd: Path, seconds: int, environment: dict[str, str] | None = None
 ) -> tuple[int, str]:
     """Its exit status, and what it said."""
-    command = [sys.executable, "-m", "soak", "--seconds", str(seconds)]
-    done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "soak", "--seconds", seconds]
+    done = ran(command, cwd=cwd, env=environment)
     return done.returncode, done.stdout + done.stderr
 
 

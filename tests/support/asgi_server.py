@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 from links import until
 
-if TYPE_CHECKING:
-    from aiozerocopy.web import WebApp
+from aiozerocopy.web import WebApp
 
 WEBSOCKET: dict[str, Any] = {"type": "websocket", "http_version": "1.1"}
 HTTP: dict[str, Any] = {"type": "http", "http_version": "1.1", "method": "GET"}

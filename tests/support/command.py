@@ -1,17 +1,17 @@
 """The `aiozerocopy` command, in a process of its own."""
 
-import os
 import subprocess
 import sys
 from typing import Any
+
+import scripts
 
 PROGRAM = [sys.executable, "-m", "aiozerocopy"]
 
 
 def environment() -> dict[str, str]:
     """Return ours, as it is now, in which warnings are errors."""
-    path = os.pathsep.join(filter(None, sys.path))
-    return os.environ | {"PYTHONPATH": path, "PYTHONWARNINGS": "error"}
+    return scripts.environment(PYTHONWARNINGS="error")
 
 
 def start(*words: object, **options: Any) -> subprocess.Popen[str]:

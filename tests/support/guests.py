@@ -1,7 +1,5 @@
 """Requests to the page behind servers that are not ours, for tests to disturb."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket
@@ -9,15 +7,14 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from asgi_server import HTTP, WEBSOCKET, Call
 
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
 
-if TYPE_CHECKING:
-    Invite = Callable[[str], "AsgiGuest | AiohttpGuest"]
+Invite = Callable[[str], "AsgiGuest | AiohttpGuest"]
 
 STREAM = "/stream.mjpg"
 WEBSOCKETS = ("/raw", "/h264")

@@ -1,4 +1,4 @@
-"""Python programs in processes of their own, for what would end or disturb this one."""
+"""Programs in processes of their own, also for what would end or disturb this one."""
 
 import contextlib
 import os
@@ -11,6 +11,28 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 15  # that a program may take
+
+
+def environment(**settings: str) -> dict[str, str]:
+    """Ours, as it is now, for a Python that finds what we find."""
+    path = os.pathsep.join(filter(None, sys.path))
+    return os.environ | {"PYTHONPATH": path} | settings
+
+
+def ran(command: Sequence[object], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, and keep what it says."""
+    words = [*map(str, command)]
+    return subprocess.run(words, capture_output=True, text=True, check=False, **options)
+
+
+def output(command: Sequence[object], **options: Any) -> str:
+    """What a program says that must end well."""
+    done = ran(command, **options)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
+    return done.stdout
+
+
+# ---- programs that are written in a test --------------------------------------------
 
 PRELUDE = """
 import anyio, asyncio, gc, logging, os, signal, socket, sys, threading, time, warnings
@@ -46,10 +68,9 @@ def start(
     """Start a program, after `PRELUDE`, in development mode, and under another."""
     command = [*under, sys.executable, "-X", "dev", "-W", warnings, "-c"]
     script = before + PRELUDE + textwrap.dedent(code)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(
         [*command, script, *(arguments or ("asyncio",))],
-        env=environment,
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from scripts import output
+
 ROOT = Path(__file__).parents[2]
 
 _numbers = itertools.count()
@@ -21,15 +23,8 @@ def build(folder: Path, **settings: str) -> Path:
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     for name in ("setup.py", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)
-    done = subprocess.run(
-        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
-        cwd=folder,
-        env=os.environ | settings,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    output(build, cwd=folder, env=os.environ | settings)
     return folder
 
 
