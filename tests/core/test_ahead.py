@@ -251,32 +251,6 @@ async def test_ended_while_somebody_waits(
     assert isinstance(taking.error, StreamClosed)
 
 
-@pytest.mark.every_loop
-@pytest.mark.parametrize("steps", range(4))
-async def test_closed_meanwhile(steps: int, tmp_path: Path) -> None:
-    with open_link("pipe", tmp_path) as link:
-        stream = link.receiver()
-        pictures = Pictures(stream)
-        pictures.begin_some()
-        async with anyio.create_task_group() as tasks:
-
-            async def take() -> None:
-                with pytest.raises(StreamClosed):
-                    await pictures.take()
-
-            tasks.start_soon(take)
-            for _ in range(steps):
-                await anyio.lowlevel.checkpoint()
-            given_up = pictures.clear()
-            await stream.aclose()
-        with pytest.raises(StreamClosed):
-            pictures.begin_some()
-        assert len(given_up) == 3
-        for planes, pixels in given_up:
-            planes.append(0)
-            pixels.append(0)
-
-
 @pytest.mark.parametrize("end", ["cancel", "close"])
 async def test_memory_stays_borrowed_until_all_is_done(
     source: tuple[Link, bytes], end: str

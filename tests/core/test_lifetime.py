@@ -1,9 +1,13 @@
 """Forks, exits, lost numbers, two loops, signals: who owns what, and for how long."""
 
+import array
 import fcntl
 import gc
+import logging
 import os
 import select
+import threading
+import tracemalloc
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -211,6 +215,34 @@ class TestNumbers:
                 assert os.fstat(other).st_size == 0  # open still, and empty
                 os.close(other)
         assert_prefix(received, sent)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("end", ["aclose", "abort", "reset"])
+async def test_closing_twice_closes_nobody_elses_file(pipe: Link, end: str) -> None:
+    read_fd = pipe.take_read_fd()
+    reader, stream = azc.open_reader(read_fd), pipe.sender()
+    await stream.send(b"x")
+    numbers = {reader.fileno(), stream.fileno()}
+    if end == "reset":
+        reader.abort()
+        with pytest.raises(StreamBroken):
+            await stream.send(b"x")
+    for each in (reader, stream):
+        if end == "aclose":
+            await each.aclose()
+        else:
+            each.abort()
+    others: list[int] = []
+    while not numbers <= set(others):
+        others.append(os.open(os.devnull, os.O_RDONLY))
+    for each in (reader, stream):
+        await each.aclose()
+        each.abort()
+    del reader, stream, each
+    gc.collect()
+    for fd in others:
+        os.close(fd)
 
 
 def _put_a_file_at(number: int, path: Path) -> int:
@@ -529,3 +561,26 @@ async def test_nothing_is_kept_of_what_is_over(pipe: Link) -> None:
             assert len(set(borrowed) - before) <= 1
         await until(lambda: not operations and set(borrowed) <= before)
     assert len(received) == 9 * BIG + 3
+
+
+@pytest.mark.anyio
+async def test_many_objects_leave_nothing_behind(
+    pipe: Link, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "asyncio")  # (it tells of slow callbacks)
+    came = threading.Event()
+    async with reading(pipe, lambda _: came.set()), pipe.sender() as stream:
+        await stream.send(b"warm")
+        await until(came.is_set)  # the reader has its memory
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            for n in range(3_000):
+                await stream.send(bytearray(50), b"%d" % n)
+                await stream.put(array.array("b", b"x" * 50))
+            await stream.flush()
+            gc.collect()
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert after - before < 100_000

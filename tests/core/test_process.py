@@ -55,18 +55,6 @@ async def test_through_a_child() -> None:
     assert is_gone(child.pid)
 
 
-@pytest.mark.every_loop
-async def test_awaited_and_closed() -> None:
-    child = await azc.open_process(["cat"])
-    assert child.stdin
-    await child.stdin.send(b"hello")
-    await child.aclose()
-    await child.aclose()
-    assert child.returncode == 0
-    with pytest.raises(azc.StreamClosed):
-        await child.stdin.send(b"more")
-
-
 async def test_what_was_put_is_sent_before_the_end(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with path.open("wb") as file:
@@ -301,11 +289,6 @@ async def test_stderr_is_drained_while_the_loop_is_busy() -> None:
         # This blocks the loop's thread until the child has written all.
         os.set_blocking(child.stdout.fileno(), True)
         assert os.read(child.stdout.fileno(), 10) == b"done\n"
-
-
-async def test_no_tail() -> None:
-    async with azc.open_process(["cat"], stderr=None) as child:
-        assert child.stderr_tail == ""
 
 
 async def test_grandchild_that_holds_stderr_open() -> None:

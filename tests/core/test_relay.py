@@ -40,13 +40,6 @@ DATA = bytes(payload(1, 4 << 20))
 SPLICES = pytest.mark.skipif(PORTABLE, reason="the portable build copies")
 
 
-class Collected(bytearray):
-    """What a reader was given."""
-
-    def add(self, piece: memoryview) -> None:
-        self.extend(piece)
-
-
 async def _call(relay: Relay) -> int:
     return await relay
 
@@ -71,12 +64,12 @@ async def test_every_byte_of_every_link(source: str, to: str, tmp_path: Path) ->
     for folder in folders:
         folder.mkdir()
     data = DATA[: 300_000 if "pty" in (source, to) else None]
-    got = Collected()
+    got = bytearray()
     with open_unread(source, folders[0], data) as left:
         if source == "file":
             wait_for_file(left, len(data))
         with open_link(to, folders[1]) as right:
-            async with reading(right, got.add), left.receiver() as first:
+            async with reading(right, got.extend), left.receiver() as first:
                 async with right.sender() as second:
                     relay = azc.relay(first, second, len(data))
                     assert await relay == len(data)
@@ -270,9 +263,9 @@ async def _send_and_close(stream: SendStream) -> None:
 
 @pytest.mark.parametrize("kind", ["pipe", "unix"])
 async def test_one_message_among_others(kind: str, film: Path, tmp_path: Path) -> None:
-    got = Collected()
+    got = bytearray()
     with open_link(kind, tmp_path) as link:
-        async with reading(link, got.add, start=False) as reader:
+        async with reading(link, got.extend, start=False) as reader:
             async with link.sender() as writer, anyio.create_task_group() as tasks:
                 first = await writer.put(DATA[:1_000_000])
                 tasks.start_soon(_call, azc.relay(film, writer))

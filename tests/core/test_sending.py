@@ -122,46 +122,6 @@ async def test_broadcast_does_not_overtake_a_put() -> None:
     assert_order(received, BEFORE, AFTER)
 
 
-UPGRADE = b"""GET /raw HTTP/1.1\r
-Host: localhost\r
-Upgrade: websocket\r
-Connection: Upgrade\r
-Sec-WebSocket-Version: 13\r
-Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r
-\r
-"""
-PING, PONG = b"\x89\x83\0\0\0\0you", b"\x8a\x03you"
-
-
-async def test_pong_does_not_overtake_a_put(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("h11")
-    pytest.importorskip("wsproto")
-    from aiozerocopy._net.admission import Guest
-    from aiozerocopy.web import http, websocket
-
-    # However slowly the other thread reads here, the answer waits for its turn.
-    monkeypatch.setattr(websocket, "CLOSE_SECONDS", 60.0)
-    received = bytearray()
-    with far_end() as (stream, far):
-        far.sendall(UPGRADE)
-        connection = http.HttpConnection(stream, lambda status: None, Guest(""))
-        request = await connection.next_request()
-        assert request is not None
-        socket_ = await connection.accept(request)
-        async with stuck(stream, bytes(BIG)) as tasks:
-            tasks.start_soon(stream.put, BEFORE)
-            await submitted(stream, 2)
-            far.sendall(PING)
-            listening = attempt(tasks, socket_.listen)
-            await submitted(stream, 3)
-            tasks.start_soon(read_all, far, received)
-            await until(lambda: received.endswith(PONG))
-            far.shutdown(socket.SHUT_WR)
-            await until(lambda: listening.done)
-            await stream.send_eof()
-    assert_order(received, BEFORE, PONG)
-
-
 # ---- concurrent="raise" --------------------------------------------------------------
 
 

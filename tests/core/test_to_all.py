@@ -4,8 +4,6 @@ import errno
 import gc
 import time
 from collections.abc import AsyncIterator
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,13 +115,6 @@ class TestSeat:
         pairs.channels[0].unbind_port()
         assert not seat.take(pairs.channels[0])
         assert (seat.is_taken, seat.tally.away) == (False, 1)
-
-    def test_counts_what_was_out_later(self) -> None:
-        seat = Seat()
-        seat.count(10, 7)
-        seat.count(20, 5)
-        tally = seat.tally
-        assert (tally.messages, tally.bytes, tally.age_ns) == (2, 30, 5)
 
 
 class TestSend:
@@ -269,12 +260,6 @@ class TestSend:
         await until(lambda: begun.done)
         assert begun.status == 0
 
-    async def test_all_seats_must_be_taken(self, pairs: Pairs) -> None:
-        pairs.row()
-        pairs.seats[1].leave()
-        with pytest.raises(AssertionError):
-            Row(pairs.seats)
-
 
 class TestMove:
     async def test_what_has_not_begun_goes_on_from_a_copy_too(
@@ -332,36 +317,3 @@ class TestMove:
         gc.collect()
         assert [each.done for each in begun] == [True] * 3
         data.append(0)
-
-
-NEWER: Any = SimpleNamespace(pins="newer's", nbytes=7)
-COPY: Any = SimpleNamespace(pins="the copy's", nbytes=5)
-
-
-class TestNote:
-    @pytest.mark.parametrize(
-        ("result", "copy", "newer", "noted"),
-        [
-            (1, COPY, NEWER, (["newer's"], 7, True)),
-            (1, None, NEWER, (["newer's"], 7, True)),
-            (1, COPY, None, (["own", "more"], 5, False)),
-            (0, COPY, NEWER, (["copied"], 5, False)),
-            (0, COPY, None, (["copied"], 5, False)),
-            (0, None, NEWER, (["own"], 5, False)),
-            (-errno.EINPROGRESS, COPY, NEWER, (["own", "more"], 5, False)),
-            (to_all._NOT_ASKED, COPY, NEWER, (["own", "more"], 5, False)),
-        ],
-    )
-    def test_what_each_carries_now(
-        self, result: int, copy: Any, newer: Any, noted: tuple[Any, ...]
-    ) -> None:
-        operations: Any = [
-            SimpleNamespace(done=done, views=["own", "more"], total=5, is_newer=False)
-            for done in (True, False)
-        ]
-        for it in operations:
-            it.moved_to_copy = partial(it.__setattr__, "views", ["copied"])
-        to_all._note_moves(operations, [result] * 2, copy, newer)
-        over, other = [(it.views, it.total, it.is_newer) for it in operations]
-        assert over == (["own", "more"], 5, False)
-        assert other == noted

@@ -90,10 +90,6 @@ async def test_check_one_way_stream() -> None:
     await trio_testing.check_one_way_stream(pipe, clogged(pipe))
 
 
-async def test_check_two_way_stream() -> None:
-    await trio_testing.check_two_way_stream(sockets, clogged(sockets))
-
-
 async def test_check_half_closeable_stream() -> None:
     await trio_testing.check_half_closeable_stream(sockets, clogged(sockets))
 

@@ -35,7 +35,7 @@ contract commands/test_top.py core/test_ahead.py core/test_anyio.py core/test_ba
 core/test_buffers.py core/test_census.py core/test_channel.py core/test_errors.py
 core/test_extras.py core/test_fds.py core/test_groups.py core/test_lasting.py
 core/test_lending.py core/test_lifetime.py core/test_memory.py core/test_opening.py
-core/test_peers.py core/test_pins.py core/test_pool.py core/test_process.py
+core/test_pins.py core/test_pool.py core/test_process.py
 core/test_receiving.py core/test_relay.py core/test_relaying.py core/test_sending.py
 core/test_sending_by_hand.py core/test_splitter.py core/test_to_all.py
 core/test_trio_streams.py core/test_waiter.py

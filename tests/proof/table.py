@@ -138,7 +138,7 @@ SLICES = (
         "hostile-peers",
         "Clients of the servers that flood, stall, reset and send nonsense.",
         3,
-        "AZC_FUZZ=100000 python -m pytest web/test_floods.py core/test_peers.py "
+        "AZC_FUZZ=100000 python -m pytest web/test_floods.py "
         "web/test_server.py net/test_framing.py",
     ),
     Slice(
