@@ -149,7 +149,7 @@ async def relay_streams(
     ``completes``, of as many bytes as are expected, a cancel leaves it going on.
     """
     limit = ALL if nbytes is None else nbytes
-    how = _How(limit, once, completes, expected)
+    how = {"nbytes": limit, "once": once, "completes": completes, "expected": expected}
     before = relay.moved
     waiter, operation = await sink._begin()
     if len(source._unread) >= limit:
@@ -171,33 +171,22 @@ async def relay_streams(
     return relay.moved - before
 
 
-class _How(NamedTuple):
-    """What is asked of C, in the order of its request."""
-
-    nbytes: int
-    once: bool
-    completes: bool
-    expected: int
-
-
 def _open(
     relay: Relay,
     source: ReceiveStream,
     sink: Sink,
     waiter: Waiter,
     operation: Operation,
-    how: _How,
+    how: dict[str, int],
 ) -> None:
     """Begin; or raise why it cannot."""
     sink._claim(operation)
     source._enter_alone()
     source._reception = operation
-    request, failed = ffi.new("azc_relay_request *"), ffi.new("int *")
-    request.source, request.sink = source._in.id, sink._out.id
-    request.port, request.token = waiter.port.id, operation.token
-    request.nbytes, request.once, request.completes, request.expected = how
-    unread = ffi.from_buffer(source._unread)
-    request.first, request.nfirst = unread, len(unread)
+    unread, failed = ffi.from_buffer(source._unread), ffi.new("int *")
+    ours = {"source": source._in.id, "sink": sink._out.id, "port": waiter.port.id}
+    ours |= {"token": operation.token, "first": unread, "nfirst": len(unread)}
+    request = ffi.new("azc_relay_request *", how | ours)
     result = lib.azc_relay_open(request, relay._number, failed)
     if result != IN_PROGRESS:
         _refuse(operation, result, failed[0], source)
@@ -322,7 +311,12 @@ async def relay_file(
 ) -> int:
     """Move a file's bytes as one message, which completes once it has begun."""
     stands = _position(file) if offset is None else None
-    source = _open_again(file, stands) if stands else open_source(file, offset)
+    try:
+        source = open_source(file, stands.at if stands else offset)
+    except OSError:
+        if stands is None:
+            raise
+        source = open_source(file)  # it may not be opened again: then they share it
     expected: int | None = None
     moved = 0
     try:
@@ -345,7 +339,10 @@ async def relay_file(
 
 
 class _Position(NamedTuple):
-    """Where the caller's fd stands, which is moved along by us alone."""
+    """Where the caller's fd stands, which is moved along by us alone.
+
+    (The source has a position of its own, so that the caller may move his meanwhile.)
+    """
 
     fd: int
     at: int
@@ -359,14 +356,6 @@ def _position(file: AnyFile) -> _Position | None:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         return None
     return _Position(fd, os.lseek(fd, 0, os.SEEK_CUR))
-
-
-def _open_again(file: AnyFile, stands: _Position) -> ReceiveStream:
-    """With a position of its own, so that the caller may move his meanwhile."""
-    try:
-        return open_source(file, stands.at)
-    except OSError:  # it may not be opened again: then they share it
-        return open_source(file)
 
 
 def _left(fd: int, nbytes: int | None) -> int | None:

@@ -99,31 +99,14 @@ class Ticket(Awaitable[None]):
             await self._stream._raise(self._operation)
 
 
-class _Failures:
-    """Messages that were put and failed, until the program was told.
+def _remember(failures: dict[Operation, None], operation: Operation) -> None:
+    """Keep a message that was put and has failed, until the program is told.
 
-    Operations refer to this and not to the stream, so that a stream without other
+    Operations refer to these and not to the stream, so that a stream without other
     references is collected even while something is queued.
     """
-
-    __slots__ = ("operations",)
-
-    def __init__(self) -> None:
-        self.operations: list[Operation] = []
-
-    def watch(self, operation: Operation) -> None:
-        """Remember it if it fails."""
-
-        def remember() -> None:
-            if operation.status and operation not in self.operations:
-                self.operations.append(operation)
-
-        operation.listen(remember)
-
-    def forget(self, operation: Operation) -> None:
-        """The program was told, or has given the message up."""
-        if operation in self.operations:
-            self.operations.remove(operation)
+    if operation.status:
+        failures[operation] = None
 
 
 class SendStream(Bound, ByteSendStream):
@@ -151,7 +134,7 @@ class SendStream(Bound, ByteSendStream):
         channel.set_limit(queue_limit)
         self._out = channel
         self._rescue_limit = rescue_limit
-        self._failures = _Failures()
+        self._failures: dict[Operation, None] = {}  # (as an ordered set)
         self._eof = False
         self._is_exclusive = concurrent == "raise"
         self._call: Call | None = None  # of an exclusive stream, the latest
@@ -433,7 +416,7 @@ class SendStream(Bound, ByteSendStream):
             await waiter.wait_for_room(operation)
             if operation.status:
                 await self._raise(operation)
-        self._failures.watch(operation)
+        operation.listen(partial(_remember, self._failures, operation))
         if self._budget_is_spent(operation.total):  # a cancel here acts as in `send`
             await waiter.yield_to_loop()
 
@@ -445,7 +428,7 @@ class SendStream(Bound, ByteSendStream):
             self._out.take_back_blocking(waiter.port, operation, self._rescue_limit)
         elif not self._out.take_back(waiter.port, operation, self._rescue_limit):
             await waiter.wait_shielded(operation)
-        self._failures.forget(operation)
+        self._failures.pop(operation, None)
 
     def _send_in_thread(
         self, port: Port, operation: Operation, buffers: Sequence[AnyBuffer]
@@ -462,7 +445,7 @@ class SendStream(Bound, ByteSendStream):
 
     async def _raise(self, operation: Operation) -> NoReturn:
         """Raise what made it fail."""
-        self._failures.forget(operation)
+        self._failures.pop(operation, None)
         await self._fail(operation.failure())
 
     async def _fail(self, error: Exception) -> NoReturn:
@@ -500,8 +483,8 @@ class SendStream(Bound, ByteSendStream):
         try:
             if not self._closed and linger != 0:
                 await self._drain_within(linger)
-                if self._failures.operations:
-                    await self._raise(self._failures.operations[0])
+                if self._failures:
+                    await self._raise(next(iter(self._failures)))
         finally:
             await self._close()
         await checkpoint()

@@ -1,9 +1,7 @@
 """Whoever sends, from wherever, waits in the same line, or is refused if asked."""
 
-import contextlib
 import itertools
 import random
-import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -19,6 +17,7 @@ from links import (
     attempt,
     begun,
     checked,
+    collected,
     open_link,
     put_and_wait,
     reading,
@@ -74,39 +73,11 @@ async def test_two_hundred_threads_are_bounded(link: Link) -> None:
 # ---- the others who send ------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def far_end() -> Iterator[tuple[azc.Stream, socket.socket]]:
-    """A stream with room for one message only, and a plain socket."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        stream = azc.wrap_socket(ours, queue_limit=1)
-        yield stream, theirs
-        stream.abort()
-
-
-async def read_all(sock: socket.socket, into: bytearray) -> None:
-    sock.setblocking(True)
-
-    def read() -> None:
-        while piece := sock.recv(1 << 20):
-            into.extend(piece)
-
-    thread = threading.Thread(target=read, daemon=True)
-    thread.start()
-    await until(lambda: not thread.is_alive())
-
-
-def assert_order(received: bytearray, first: bytes, second: bytes) -> None:
-    at, behind = received.find(first), received.find(second)
-    assert 0 <= at < behind
-
-
 BEFORE, AFTER = b"put before" * 100, b"published after" * 100
 
 
-async def test_broadcast_does_not_overtake_a_put() -> None:
-    received = bytearray()
-    with far_end() as (stream, far):
+async def test_broadcast_does_not_overtake_a_put(link: Link) -> None:
+    async with collected(link, queue_limit=1) as (stream, reader, received):
         hub = Live()
         client = hub.attach(stream)
         async with stuck(stream, bytes(BIG)) as tasks:
@@ -114,12 +85,11 @@ async def test_broadcast_does_not_overtake_a_put() -> None:
             await submitted(stream, 2)
             await hub.publish(AFTER)
             await submitted(stream, 3)
-            tasks.start_soon(read_all, far, received)
+            reader.start()
             await until(lambda: client.stats.sent)
-            client.detach()
-            await stream.send_eof()
+        client.detach()
         await hub.aclose(0)
-    assert_order(received, BEFORE, AFTER)
+    assert 0 <= received.find(BEFORE) < received.find(AFTER)
 
 
 # ---- concurrent="raise" --------------------------------------------------------------

@@ -134,11 +134,11 @@ async def test_who_was_told_by_the_ticket_is_not_told_again(
     with pytest.raises(StreamBroken):
         await told
     await until(lambda: all(other.done() for other in others))
-    assert len(stream._failures.operations) == 2
+    assert len(stream._failures) == 2
     with pytest.raises(StreamBroken) as caught:
         await stream.aclose()
     assert (caught.value.bytes_sent, caught.value.total) == (0, MUCH + 1)
-    assert len(stream._failures.operations) == 1
+    assert len(stream._failures) == 1
 
 
 # ---- what is refused, and why ------------------------------------------------------
