@@ -25,37 +25,10 @@ except ModuleNotFoundError as error:
 
 
 class _Lib(Protocol):
-    """What they are for the type checker: constants, and functions that return an int.
+    """Functions that return an int, for the type checker.
 
     Their arguments are declared in C, and cffi compares each call with that.
     """
-
-    AZC_IN: int
-    AZC_OUT: int
-    AZC_OWN: int
-    AZC_UNTRUSTED: int
-    AZC_READS: int
-    AZC_LENDS_ALL: int
-    AZC_DROPPED: int
-    AZC_RESCUED: int
-    AZC_LATER: int
-    AZC_OVER: int
-    AZC_UNKNOWN: int
-    AZC_REFUSED: int
-    AZC_KEPT: int
-    AZC_ROOM: int
-    AZC_COPIED: int
-    AZC_HAS_ALL: int
-    AZC_TOO_SLOW: int
-    AZC_STOPPED: int
-    AZC_BY_COPY: int
-    AZC_BY_SENDFILE: int
-    AZC_BY_SPLICE: int
-    AZC_BY_PIPE: int
-    AZC_ANY: int
-    AZC_PRODUCER: int
-    AZC_CONSUMER: int
-    AZC_MOST_FDS: int
 
     def azc_pool_slot(self, pool: int, slot: int) -> Any: ...
     def __getattr__(self, name: str) -> Callable[..., int]: ...
@@ -69,6 +42,7 @@ class Counters(Protocol):
 
 ffi: Any = _azc.ffi
 lib: _Lib = cast("_Lib", _azc.lib)
+constants: Counters = cast("Counters", _azc.lib)
 
 PORTABLE: bool = bool(lib.azc_portable())
 

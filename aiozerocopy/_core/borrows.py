@@ -26,7 +26,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aiozerocopy._core.binding import check, ffi, lib
+from aiozerocopy._core.binding import check, constants, ffi, lib
 from aiozerocopy._core.errors import error_of
 from aiozerocopy._core.pins import unpin
 
@@ -47,7 +47,7 @@ def give_back(token: int, outcome: int = 0) -> None:
 
     Pages that a reader may look at for ever stay borrowed.
     """
-    if outcome == lib.AZC_KEPT:
+    if outcome == constants.AZC_KEPT:
         return
     views = borrowed.get(token)
     if views is not None:
@@ -119,12 +119,12 @@ class Operation:
     @property
     def was_dropped(self) -> bool:
         """Cancelled before a byte of it was out."""
-        return self._was_cancelled(lib.AZC_DROPPED) and self.sent == 0
+        return self._was_cancelled(constants.AZC_DROPPED) and self.sent == 0
 
     @property
     def was_rescued(self) -> bool:
         """Cancelled, and its rest follows from a copy."""
-        return self._was_cancelled(lib.AZC_RESCUED)
+        return self._was_cancelled(constants.AZC_RESCUED)
 
     def _was_cancelled(self, outcome: int) -> bool:
         return self.status == -errno.ECANCELED and self.outcome == outcome
@@ -135,8 +135,8 @@ class Operation:
             self.status,
             self.taken + self.sent,
             self.taken + self.total,
-            broken=self.outcome != lib.AZC_REFUSED,
-            at_least=self.outcome == lib.AZC_UNKNOWN,
+            broken=self.outcome != constants.AZC_REFUSED,
+            at_least=self.outcome == constants.AZC_UNKNOWN,
             received=self.is_receive,
         )
 
@@ -252,10 +252,10 @@ def _drain(port: int, operations: dict[int, Operation]) -> None:
 def _note(event: Any, operations: dict[int, Operation]) -> None:
     token = event.token
     operation = operations.get(token)
-    if event.status == lib.AZC_ROOM:
+    if event.status == constants.AZC_ROOM:
         if operation is not None:
             operation.admit()
-    elif event.status == lib.AZC_COPIED:
+    elif event.status == constants.AZC_COPIED:
         if operation is not None:
             operation.moved_to_copy()
     elif operation is None:

@@ -14,7 +14,7 @@ import struct
 import termios
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core.binding import ffi, lib
+from aiozerocopy._core.binding import constants, ffi, lib
 from aiozerocopy._core.channel import lane_of
 from aiozerocopy._core.pipe_size import capacity_of
 
@@ -85,7 +85,7 @@ def _ring(id_: int, age: float) -> dict[str, Any] | None:
     return {
         "id": id_,
         "fd": stats.bell,
-        "direction": "out" if stats.role == lib.AZC_PRODUCER else "in",
+        "direction": "out" if stats.role == constants.AZC_PRODUCER else "in",
         "lane": "ring",
         "age": age,
         "bytes": stats.bytes,

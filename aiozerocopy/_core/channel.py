@@ -16,7 +16,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core.binding import BUSY, IN_PROGRESS, check, ffi, lib
+from aiozerocopy._core.binding import BUSY, IN_PROGRESS, check, constants, ffi, lib
 from aiozerocopy._core.borrows import Operation, borrowed, sweep
 from aiozerocopy._core.errors import error_of
 from aiozerocopy._core.fork_and_exit import OfOneProcess
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from aiozerocopy._core.colour import ThenRgb
     from aiozerocopy._core.leases import AnyBuffer
 
-IN: int = lib.AZC_IN
-OUT: int = lib.AZC_OUT
-OWN: int = lib.AZC_OWN
-UNTRUSTED: int = lib.AZC_UNTRUSTED
-READS: int = lib.AZC_READS
-LENDS_ALL: int = lib.AZC_LENDS_ALL
+IN: int = constants.AZC_IN
+OUT: int = constants.AZC_OUT
+OWN: int = constants.AZC_OWN
+UNTRUSTED: int = constants.AZC_UNTRUSTED
+READS: int = constants.AZC_READS
+LENDS_ALL: int = constants.AZC_LENDS_ALL
 
 CHANGED = "a message changed its size while it waited"
 
@@ -295,7 +295,7 @@ class Channel(OfOneProcess):
         event = ffi.new("azc_event *")
         answer = lib.azc_cancel(self.id, operation.token, limit, event)
         port.drain()
-        if answer == lib.AZC_OVER:
+        if answer == constants.AZC_OVER:
             # It is over, or was never submitted, or this is a forked child.  Of a
             # receive that ended in its own call, C still knows how much came.
             known = event.token == operation.token

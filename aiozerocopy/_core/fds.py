@@ -15,12 +15,12 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aiozerocopy._core.binding import check, ffi, lib
+from aiozerocopy._core.binding import check, constants, ffi, lib
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MOST_FDS: int = lib.AZC_MOST_FDS  # with one message
+MOST_FDS: int = constants.AZC_MOST_FDS  # with one message
 
 close_fds = lib.azc_close_fds
 

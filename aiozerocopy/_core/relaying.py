@@ -19,7 +19,7 @@ import stat
 from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
 
-from aiozerocopy._core.binding import IN_PROGRESS, ffi, lib
+from aiozerocopy._core.binding import IN_PROGRESS, constants, ffi, lib
 from aiozerocopy._core.borrows import or_undo
 from aiozerocopy._core.channel import IN, Channel
 from aiozerocopy._core.errors import StreamBroken, StreamClosed, error_of
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 ALL = (1 << 64) - 1
 
 _LANES = {
-    lib.AZC_BY_COPY: "copy",
-    lib.AZC_BY_SENDFILE: "sendfile",
-    lib.AZC_BY_SPLICE: "splice",
-    lib.AZC_BY_PIPE: "splice through a pipe",
+    constants.AZC_BY_COPY: "copy",
+    constants.AZC_BY_SENDFILE: "sendfile",
+    constants.AZC_BY_SPLICE: "splice",
+    constants.AZC_BY_PIPE: "splice through a pipe",
 }
 
 
@@ -203,7 +203,8 @@ def _refuse(
         no_thread = result == -errno.EAGAIN
         why = "no thread can be had" if no_thread else os.strerror(-result)
         raise OSError(-result, f"the relay cannot begin: {why}")
-    outcome = lib.AZC_REFUSED if failed == lib.AZC_IN else lib.AZC_DROPPED
+    is_source = failed == constants.AZC_IN
+    outcome = constants.AZC_REFUSED if is_source else constants.AZC_DROPPED
     operation.end(0, result, outcome)
 
 
@@ -219,7 +220,7 @@ def _settle(relay: Relay, source: ReceiveStream, operation: Operation) -> None:
 
 async def _why(sink: Sink, operation: Operation) -> Exception:
     """What made it fail, and which side it was."""
-    if operation.outcome != lib.AZC_REFUSED:
+    if operation.outcome != constants.AZC_REFUSED:
         error = operation.failure()
         if isinstance(error, StreamBroken):
             error.args = (f"the sink broke: {error}{_count(operation)}",)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core.binding import check, ffi, lib
+from aiozerocopy._core.binding import check, constants, ffi, lib
 from aiozerocopy._core.errors import StreamClosed, broken_by, error_of
 from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy._core.memory import Claim, is_over, sweep
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from aiozerocopy._core.binding import Counters
 
-ANY: int = lib.AZC_ANY
-PRODUCER: int = lib.AZC_PRODUCER
-CONSUMER: int = lib.AZC_CONSUMER
+ANY: int = constants.AZC_ANY
+PRODUCER: int = constants.AZC_PRODUCER
+CONSUMER: int = constants.AZC_CONSUMER
 
 CLOSED = "the ring is closed"
 HEADER = 16  # bytes in front of each payload, of the capacity

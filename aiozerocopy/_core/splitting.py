@@ -12,7 +12,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from aiozerocopy._core.binding import check, ffi, lib
+from aiozerocopy._core.binding import check, constants, ffi, lib
 from aiozerocopy._core.borrows import Operation
 from aiozerocopy._core.channel import IN, OWN, Channel
 from aiozerocopy._core.errors import StreamClosed
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 _FOR_EVER = (1 << 64) - 1  # microseconds
 _OUTCOMES = {
-    lib.AZC_HAS_ALL: "end",
-    lib.AZC_TOO_SLOW: "too slow",
-    lib.AZC_STOPPED: "stopped",
+    constants.AZC_HAS_ALL: "end",
+    constants.AZC_TOO_SLOW: "too slow",
+    constants.AZC_STOPPED: "stopped",
 }
 
 

@@ -22,7 +22,7 @@ from unread import SIZE, Unread, is_open
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core import borrows
 from aiozerocopy._core import channel as core
-from aiozerocopy._core.binding import IN_PROGRESS, PORTABLE, ffi, lib
+from aiozerocopy._core.binding import IN_PROGRESS, PORTABLE, constants, ffi, lib
 from aiozerocopy._core.borrows import Operation, Port, borrowed
 from aiozerocopy._core.channel import IN, OUT, OWN, Channel, own_end
 from aiozerocopy._core.fds import duplicates
@@ -60,7 +60,7 @@ def is_borrowed(data: bytearray) -> bool:
 class TestOperation:
     @pytest.mark.parametrize("sent", [0, 1])
     @pytest.mark.parametrize("status", [0, -errno.ECANCELED, errno.ECANCELED])
-    @pytest.mark.parametrize("outcome", [lib.AZC_DROPPED, lib.AZC_RESCUED])
+    @pytest.mark.parametrize("outcome", [constants.AZC_DROPPED, constants.AZC_RESCUED])
     def test_how_it_was_cancelled(
         self, port: Port, sent: int, status: int, outcome: int
     ) -> None:
@@ -68,9 +68,9 @@ class TestOperation:
         operation.end(sent, status, outcome)
         port.forget(operation)
         cancelled = status == -errno.ECANCELED
-        dropped = cancelled and outcome == lib.AZC_DROPPED and sent == 0
+        dropped = cancelled and outcome == constants.AZC_DROPPED and sent == 0
         assert operation.was_dropped is dropped
-        assert operation.was_rescued is (cancelled and outcome == lib.AZC_RESCUED)
+        assert operation.was_rescued is (cancelled and outcome == constants.AZC_RESCUED)
 
     def test_listeners_are_told_once(self, port: Port) -> None:
         told: list[str] = []
@@ -86,7 +86,7 @@ class TestOperation:
     def test_pages_that_somebody_may_see_stay_borrowed(self, port: Port) -> None:
         data = bytearray(10_000)
         operation = Operation(port, [pin(data)])
-        operation.end(0, 0, lib.AZC_KEPT)
+        operation.end(0, 0, constants.AZC_KEPT)
         port.forget(operation)
         assert is_borrowed(data)
         borrows.give_back(operation.token)
@@ -96,26 +96,26 @@ class TestOperation:
 class TestEvents:
     """What `Port.drain` makes of them.  Events may be told twice, or too late."""
 
-    @pytest.mark.parametrize("status", [lib.AZC_ROOM, lib.AZC_COPIED, 0])
+    @pytest.mark.parametrize("status", [constants.AZC_ROOM, constants.AZC_COPIED, 0])
     def test_of_an_operation_that_nobody_waits_for(self, status: int) -> None:
         data = bytearray(10_000)
         port = Port()
         operation = Operation(port, [pin(data)])
         event = SimpleNamespace(
-            token=operation.token, status=status, bytes=0, outcome=lib.AZC_DROPPED
+            token=operation.token, status=status, bytes=0, outcome=constants.AZC_DROPPED
         )
         borrows._note(event, {})
         assert is_borrowed(data) is (status != 0)
         operation.end(0, 0, 0)
 
-    @pytest.mark.parametrize("status", [lib.AZC_ROOM, lib.AZC_COPIED])
+    @pytest.mark.parametrize("status", [constants.AZC_ROOM, constants.AZC_COPIED])
     def test_of_one_that_goes_on(self, port: Port, status: int) -> None:
         views = [pin(bytearray(10)) for _ in range(2)]
         copy, operation = views[-1:], Operation(port, views)
         event = SimpleNamespace(token=operation.token, status=status)
         borrows._note(event, port.operations)
-        assert operation.has_room is (status == lib.AZC_ROOM)
-        assert (views == copy) is (status == lib.AZC_COPIED)
+        assert operation.has_room is (status == constants.AZC_ROOM)
+        assert (views == copy) is (status == constants.AZC_COPIED)
         assert not operation.done
         operation.end()
         port.forget(operation)
@@ -361,7 +361,7 @@ class TestTakeBack:
             if came:
                 operation.end(1, 0, 0)
 
-        monkeypatch.setattr(core, "lib", Answering("azc_cancel", lib.AZC_LATER))
+        monkeypatch.setattr(core, "lib", Answering("azc_cancel", constants.AZC_LATER))
         monkeypatch.setattr(port, "drain", drain)
         monkeypatch.setattr(port, "wait", lambda _, seconds: waited.append(seconds))
         assert pipe.channel.take_back(port, operation, 0) is came
