@@ -59,7 +59,6 @@ def _of(folder: Path, names: str) -> list[Path]:
 FOR_RANDOM = "seeds oracle ports kernel lending poller threads"
 RANDOM = Kernel("random", _of(SIM, FOR_RANDOM), SIMULATED)
 SCRIPTED = Kernel("scripted", _of(SIM, "situations scripted threads"), SIMULATED)
-LINUX = Kernel("linux", _of(CSRC, "sys poller_epoll"), ["-O1"])
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,6 @@ class Program:
 SITUATIONS = [
     *(Program(name, RANDOM, cpu_seconds=1) for name in ("submitting", "pools")),
     *(Program(name, SCRIPTED, cpu_seconds=1) for name in ("moving", "pumping")),
-    Program("cancelling", LINUX, cpu_seconds=1),
 ]
 
 
@@ -96,7 +94,7 @@ class Judge:
             Program("sim", RANDOM, [f"--seeds {FIRST_SEEDS}"], cpu_seconds=1),
             Program("sim", RANDOM, [f"--from {FIRST_SEEDS + 1} --seeds {seeds}"]),
         ]
-        for kernel in (RANDOM, SCRIPTED, LINUX):
+        for kernel in (RANDOM, SCRIPTED):
             for source in (*HELPER, *kernel.sources):
                 self._compile(source, kernel.flags, f"{kernel.name}/{source.stem}.o")
         for source in HELPER:

@@ -3,9 +3,12 @@
  * The table at the end lists the situations.
  */
 #include <errno.h>
+#include <string.h>
 
 #include "ending.h"
 #include "situations.h"
+
+enum { LENT = 64 << 10 }; /* bytes */
 
 /* ---- in the caller's thread ------------------------------------------ */
 
@@ -42,7 +45,7 @@ static void caller_meets_bad_memory(void) {
     azc_id socket = open_channel(SOCKET, AZC_OUT);
     KERNEL_SAYS(-EFAULT, ALL, -EFAULT);
     CHECK(send_bound(socket, 300) == -EINPROGRESS);
-    CHECK(tells_refused(1000, -EFAULT) && !world.threads);
+    CHECK(tells_as(1000, -EFAULT, 0, AZC_REFUSED) && !world.threads);
     CHECK(put(socket, 300) == 0);
     drop(socket);
     azc_id in = open_channel(SOCKET, AZC_IN); /* there a message is torn */
@@ -51,19 +54,6 @@ static void caller_meets_bad_memory(void) {
 }
 
 /* ---- out of memory --------------------------------------------------- */
-
-static void patience_ends(void) {
-    azc_id socket = open_channel(SOCKET, AZC_OUT);
-    KERNEL_SAYS(-ENOBUFS, -ENOBUFS, -ENOBUFS);
-    CHECK(put(socket, 300) == -EINPROGRESS);
-    sim_idle();
-    CHECK(scripted_timeout() == NAP && inside(socket)->pumping.armed);
-    scripted_pass(PATIENCE - NAP);
-    CHECK(world.ncalls == 2 && nothing_is_told());
-    scripted_pass(NAP);
-    CHECK(world.ncalls == 3 && tells(token, -ENOBUFS, 0));
-    CHECK(put(socket, 1) == -ENOBUFS);
-}
 
 /* Each shortage of a second and a half is one of its own. */
 static void patience_begins_anew(void) {
@@ -93,35 +83,10 @@ static void patience_begins_anew(void) {
     CHECK(world.ncalls == 12 && nothing_is_told());
 }
 
-/* A thread that was missing is forgotten once it is there. */
-static void patience_for_a_thread(void) {
-    azc_id socket = open_channel(SOCKET, AZC_OUT);
-    world.no_thread = 1;
-    KERNEL_SAYS(-EAGAIN, -ENOBUFS, -ENOBUFS);
-    CHECK(put(socket, 300) == -EINPROGRESS);
-    world.now += PATIENCE * 750;
-    CHECK(nothing_is_told()); /* and a thread starts */
-    sim_idle();
-    report(socket);
-    scripted_pass(PATIENCE * 3 / 4);
-    CHECK(world.ncalls == 3 && world.threads == 1 && nothing_is_told());
-}
-
 /* ---- errors that only concern one message ---------------------------- */
 
 static void cancel_first(void) {
     CHECK(azc_cancel(writing, token - 1, 0, NULL) == AZC_LATER);
-}
-
-/* Who is to blame was cancelled meanwhile: the next message is not. */
-static void bad_memory_is_cancelled(void) {
-    writing = open_full(SOCKET, AZC_OUT, 100);
-    CHECK(put(writing, 10) == -EINPROGRESS);
-    KERNEL_SAYS(-EFAULT, -EFAULT, ALL);
-    scripted_meanwhile(1, cancel_first);
-    report(writing);
-    CHECK(called(2, writing, 10));
-    CHECK(tells(token - 1, -ECANCELED, 0) && tells(token, 0, 10));
 }
 
 static void files_are_cancelled(void) {
@@ -170,39 +135,6 @@ static void own_pipe_knows_no_nowait(void) {
     CHECK(world.calls[0].nowait && !world.calls[1].nowait);
     CHECK(put(pipe, 300) == -EOPNOTSUPP && put(pipe, 300) == -EOPNOTSUPP);
     CHECK(world.ncalls == 3);
-}
-
-/* ---- receiving ------------------------------------------------------- */
-
-static void receives_come_one_by_one(void) {
-    azc_id in = open_channel(SOCKET, AZC_IN);
-    KERNEL_SAYS(-EAGAIN, 10, -EAGAIN);
-    CHECK(get(in, 10) == -EINPROGRESS && get(in, 20) == -EINPROGRESS);
-    sim_idle();
-    report(in);
-    CHECK(called(1, in, 10) && called(2, in, 20));
-    CHECK(tells(token - 1, 0, 10) && nothing_is_told());
-}
-
-/* What a call on a copy has brought is shared out, and the rest kept. */
-static void leftover_is_delivered(void) {
-    azc_id in = open_channel(TTY, AZC_IN);
-    const file *it = file_of(fd_of(in));
-    KERNEL_SAYS(3, 5);
-    CHECK(get(in, 3) == -EINPROGRESS && get(in, 3) == -EINPROGRESS);
-    sim_idle();
-    report(in);
-    CHECK(tells(token - 1, 0, 3) && tells(token, 0, 3) && nothing_is_told());
-    CHECK(inside(in)->leftover == 2 && world.ncalls == 2);
-    int arms = it->arms;
-    CHECK(get(in, 2) == -EINPROGRESS); /* the fd may never be ready again */
-    sim_idle();
-    CHECK(tells(token, 0, 2) && world.ncalls == 2 && it->arms == arms);
-    KERNEL_SAYS(0); /* and its end is told once */
-    CHECK(get(in, 2) == -EINPROGRESS);
-    sim_idle();
-    report(in);
-    CHECK(tells(token, 0, 0) && world.ncalls == 3);
 }
 
 /* ---- how much at a time ---------------------------------------------- */
@@ -358,14 +290,126 @@ static void message_with_files_is_copied(void) {
     CHECK(tells(token, 0, 4000));
 }
 
+/* Asks how far the reader is, of which so many bytes are unread. */
+static int ask(azc_id id, int unread) {
+    azc_channel *channel = azc__find(id);
+    world.unread = unread;
+    int r = azc__lender_ask(channel);
+    azc__leave(channel);
+    return r;
+}
+
+static void naps_grow_until_the_reader_reads(void) {
+    static const unsigned naps[] = {100, 200, 400, 800, 1600, 3200, 3200};
+    azc_id pipe = open_channel(PIPE, LENDS);
+    KERNEL_SAYS(ALL);
+    CHECK(put(pipe, LENT) == -EINPROGRESS);
+    const azc_lender *lender = &inside(pipe)->lender;
+    CHECK(ask(pipe, 2 * LENT) == 0 && lender->read == 0 && lender->nap_us == 100);
+    for (int i = 1; i < 7; i++)
+        CHECK(ask(pipe, LENT) == 0 && lender->nap_us == naps[i]);
+    CHECK(lender->read == 0);
+    CHECK(ask(pipe, 10) == 0 && lender->read == LENT - 10 && lender->nap_us == 50);
+    CHECK(ask(pipe, 10) == 0 && lender->nap_us == 100);
+}
+
 static void reader_is_gone(void) {
     azc_id pipe = open_channel(PIPE, LENDS);
     KERNEL_SAYS(ALL);
-    CHECK(put(pipe, 4000) == -EINPROGRESS);
+    CHECK(put(pipe, LENT) == -EINPROGRESS);
+    const azc_lender *lender = &inside(pipe)->lender;
+    CHECK(ask(pipe, -EBADF) == -EBADF);
+    world.told = POLLNVAL; /* (another check finds that) */
+    CHECK(ask(pipe, LENT) == 0 && lender->read == 0);
+    world.told = POLLERR;
+    CHECK(ask(pipe, 1) == -EPIPE && lender->read == 0);
+    CHECK(ask(pipe, 0) == 0 && lender->read == LENT);
+}
+
+/* ---- loans that are taken back --------------------------------------- */
+
+static azc_id pool;
+
+/* A pipe to which so many bytes of the pool's first slot are lent, and no more. */
+static void lend_slot(int bytes) {
+    CHECK(azc_pool_open(LENT, 2, &pool) == 0);
+    writing = open_channel(PIPE, AZC_OUT | AZC_OWN | AZC_READS);
+    static int answer;
+    answer = bytes;
+    scripted_say(&answer, 1);
+    world.unread = LENT;
+    CHECK(put_from(writing, azc_pool_slot(pool, 0), LENT, false) == -EINPROGRESS);
+    CHECK(scripted_bytes() == (size_t)bytes && nothing_is_told());
+}
+
+static void end_lending(void) {
+    drop(writing);
+    CHECK(azc_pool_close(pool) == 0);
+}
+
+static int move_to_second_slot(void) {
+    int result = 99;
+    CHECK(azc_move_to_copy(&writing, &token, 1, azc_pool_slot(pool, 1), LENT, NULL, 0,
+                           &result) == 0);
+    return result;
+}
+
+static void copy_ends_a_loan(void) {
+    lend_slot(LENT);
+    CHECK(move_to_second_slot() == 0 && tells_as(token, 0, LENT, AZC_DROPPED));
+    azc_stats stats;
+    CHECK(azc_get_stats(writing, &stats) == 0 && stats.rescued == LENT);
+    CHECK(!stats.queued && !stats.queued_bytes);
+    CHECK(world.taken_back == azc_pool_slot(pool, 0));
+    end_lending();
+}
+
+/* A channel that cannot take its pages back breaks. */
+static void copy_cannot_end_a_loan(void) {
+    lend_slot(1000);
+    world.keeps_pages = true;
+    CHECK(move_to_second_slot() == -ENOMEM);
+    CHECK(tells_as(token, -ENOMEM, 1000, AZC_KEPT));
+    CHECK(inside(writing)->error == -ENOMEM);
+    end_lending();
+}
+
+static void close_and_cancel_loan(void) {
+    CHECK(azc_close(writing, 0, 0) == -EINPROGRESS);
+    CHECK(azc_cancel(writing, token - 1, MIB, NULL) == AZC_LATER);
+    CHECK(tells_as(token - 1, -ECANCELED, LENT, AZC_KEPT));
+}
+
+static void event_tells_what_is_kept(void) {
+    lend_slot(LENT);
+    CHECK(put(writing, 10) == -EINPROGRESS);
     sim_idle();
-    world.unread = -EPIPE;
-    scripted_pass(50);
-    CHECK(inside(pipe)->state == BROKEN && inside(pipe)->error == -EPIPE);
+    world.keeps_pages = true;
+    KERNEL_SAYS(3);
+    scripted_meanwhile(0, close_and_cancel_loan);
+    report(writing);
+    CHECK(tells_as(token, -ESHUTDOWN, 3, AZC_DROPPED));
+    end_lending();
+}
+
+static void failed_send_tells_what_is_kept(void) {
+    CHECK(azc_pool_open(LENT, 2, &pool) == 0);
+    writing = open_channel(PIPE, AZC_OUT | AZC_OWN | AZC_READS);
+    world.keeps_pages = true;
+    KERNEL_SAYS(1000, -EPIPE);
+    CHECK(put_from(writing, azc_pool_slot(pool, 0), LENT, false) == -EINPROGRESS);
+    CHECK(tells_as(token, -EPIPE, 1000, AZC_KEPT));
+    end_lending();
+}
+
+/* Of other memory nothing can be taken back, nor is it kept. */
+static void only_a_pool_is_taken_back(void) {
+    azc_id pipe = open_channel(PIPE, LENDS);
+    KERNEL_SAYS(ALL);
+    CHECK(put(pipe, LENT) == -EINPROGRESS && world.calls[0].lends);
+    world.unread = LENT;
+    CHECK(azc_close(pipe, 0, 0) == -EINPROGRESS);
+    CHECK(tells_as(token, -ESHUTDOWN, LENT, AZC_DROPPED));
 }
 
 /* ---- what others ask for meanwhile ----------------------------------- */
@@ -377,17 +421,6 @@ static void break_it(void) {
 }
 
 static void close_it(void) { CHECK(azc_close(writing, port, 2000) == -EINPROGRESS); }
-
-static void broken_during_a_call(void) {
-    writing = open_full(SOCKET, AZC_OUT, MIB);
-    CHECK(put(writing, MIB) == -EINPROGRESS);
-    KERNEL_SAYS(-EINTR);
-    scripted_meanwhile(0, break_it);
-    report(writing);
-    CHECK(world.ncalls == 1);
-    CHECK(tells(token - 1, -EBADF, 0) && tells(token, -EBADF, 0));
-    CHECK(inside(writing)->state == BROKEN);
-}
 
 static void broken_during_an_attempt(void) {
     writing = open_channel(SOCKET, AZC_OUT);
@@ -430,6 +463,17 @@ static void batch_ends_with_what_is_in_flight(void) {
     CHECK(tells(token, -ECANCELED, 0) && scripted_bytes() == 8 * KIB);
 }
 
+/* Nothing is left of the one that is out. */
+static void batch_ends_with_a_message(void) {
+    const uint64_t sizes[] = {4, 4, 2};
+    struct iovec all = {memory, 10};
+    writing = open_channel(SOCKET, AZC_OUT);
+    KERNEL_SAYS(4);
+    CHECK(azc_sendv(writing, port, ++token, &all, 1, sizes, 3, 0) == -EINPROGRESS);
+    cancel_batch();
+    CHECK(tells_as(token, -ECANCELED, 4, AZC_RESCUED) && !inside(writing)->queue.ops);
+}
+
 /* Nothing of it is left allocated then: scripted_end() looks. */
 static void rescue_fails(void) {
     azc_id socket = open_channel(SOCKET, AZC_OUT);
@@ -438,6 +482,71 @@ static void rescue_fails(void) {
     world.unreadable = true;
     CHECK(azc_cancel(socket, token, MIB, NULL) == AZC_LATER);
     CHECK(tells(token, -EFAULT, 100) && put(socket, 1) == -EFAULT);
+}
+
+static void rescue_first(void) {
+    azc_event event = {.token = 7, .sent = 7};
+    CHECK(!inside(writing)->stop_early);
+    CHECK(azc_cancel(writing, token - 1, MIB, &event) == AZC_LATER);
+    CHECK(!event.token && !event.sent && inside(writing)->stop_early);
+}
+
+static void cancel_waits_for_the_call(void) {
+    writing = open_full(SOCKET, AZC_OUT, 10);
+    CHECK(put(writing, 10) == -EINPROGRESS);
+    KERNEL_SAYS(3, ALL);
+    scripted_meanwhile(0, rescue_first);
+    report(writing);
+    CHECK(tells_as(token - 1, -ECANCELED, 3, AZC_RESCUED));
+    report(writing);
+    CHECK(tells_as(token, 0, 10, AZC_DROPPED) && scripted_bytes() == 20);
+    azc_stats stats;
+    CHECK(azc_get_stats(writing, &stats) == 0 && stats.rescued == 7);
+}
+
+/* ---- moves to a copy ------------------------------------------------- */
+
+static void pieces_are_copied(void) {
+    char to[8] = "....", one[] = "a", two[] = "bb";
+    struct iovec vec[] = {{one, 1}, {NULL, 0}, {two, 2}, {one, 1}};
+    CHECK(azc_copy_message(to, vec, 3) == 0 && memcmp(to, "abb.", 5) == 0);
+}
+
+static void move_it(void) {
+    static char copy[10];
+    int result = 99;
+    CHECK(!inside(writing)->stop_early);
+    CHECK(azc_move_to_copy(&writing, &token, 1, copy, 10, NULL, 0, &result) == 0);
+    CHECK(result == -EINPROGRESS && inside(writing)->stop_early);
+}
+
+static void move_waits_for_the_submission(void) {
+    writing = open_channel(SOCKET, AZC_OUT);
+    KERNEL_SAYS(3, ALL);
+    scripted_meanwhile(0, move_it);
+    CHECK(put(writing, 10) == -EINPROGRESS && tells_as(token, AZC_COPIED, 3, 0));
+    sim_idle();
+    report(writing);
+    CHECK(tells_as(token, 0, 10, AZC_DROPPED));
+}
+
+/* Five bytes less: then there is room for one who waits. */
+static void message_becomes_another(void) {
+    struct iovec vec[] = {{memory, 1}, {memory, 1}, {memory, 1}, {memory, 2}};
+    int result;
+    writing = open_channel(SOCKET, AZC_OUT);
+    CHECK(azc_set_limit(writing, 10) == 0);
+    KERNEL_SAYS(-EAGAIN, ALL);
+    uint64_t first = token + 1;
+    CHECK(put(writing, 10) == -EINPROGRESS);
+    CHECK(put_from(writing, memory, 5, true) == -EBUSY && nothing_is_told());
+    CHECK(azc_move_to_copy(&writing, &first, 1, NULL, 10, vec, VEC_INLINE, &result) ==
+          0);
+    CHECK(result == 1 && !inside(writing)->queue.waiting);
+    CHECK(tells_as(token, AZC_ROOM, 0, 0));
+    sim_idle();
+    report(writing);
+    CHECK(tells(first, 0, 5) && tells(token, 0, 5) && scripted_bytes() == 10);
 }
 
 /* ---- a relay's turn -------------------------------------------------- */
@@ -469,16 +578,6 @@ static void relay_has_its_turn(void) {
     azc_relay_free(relay);
 }
 
-static void relay_is_closed(void) {
-    source = open_channel(SOCKET, AZC_IN);
-    writing = open_channel(SOCKET, AZC_OUT);
-    KERNEL_SAYS(10);
-    scripted_meanwhile(0, close_it);
-    open_relay();
-    CHECK(tells(3000, -ESHUTDOWN, 0) && tells(2000, 0, 0));
-    azc_relay_free(relay);
-}
-
 /* ---- all of them ----------------------------------------------------- */
 
 static const situation situations[] = {
@@ -486,16 +585,11 @@ static const situation situations[] = {
     {"a caller asks no clock for them", caller_asks_no_clock},
     {"a caller meets an error", caller_meets_error},
     {"a caller meets bad memory", caller_meets_bad_memory},
-    {"patience without memory ends", patience_ends},
     {"patience begins anew", patience_begins_anew},
-    {"patience for a thread ends with it", patience_for_a_thread},
-    {"the message in bad memory is cancelled", bad_memory_is_cancelled},
     {"a message with files is cancelled", files_are_cancelled},
     {"too many files are on their way", too_many_files},
     {"files go once", files_go_once},
     {"a pipe of ours knows no RWF_NOWAIT", own_pipe_knows_no_nowait},
-    {"receives come one by one", receives_come_one_by_one},
-    {"what is left over is delivered", leftover_is_delivered},
     {"sockets take turns", sockets_take_turns},
     {"a pipe has no budget", pipe_has_no_budget},
     {"a pipe that lends has a budget", lending_pipe_has_a_budget},
@@ -505,14 +599,23 @@ static const situation situations[] = {
     {"the reader of loans is asked", reader_is_asked},
     {"a socket tells when it was read", socket_tells},
     {"a message with files is copied", message_with_files_is_copied},
-    {"the reader of loans is gone", reader_is_gone},
-    {"broken during a call", broken_during_a_call},
     {"broken during an attempt", broken_during_an_attempt},
     {"stopped within a move", stopped_within_a_move},
     {"a batch ends with what is in flight", batch_ends_with_what_is_in_flight},
+    {"a batch ends with a message", batch_ends_with_a_message},
     {"a rescue fails", rescue_fails},
+    {"naps grow until the reader reads", naps_grow_until_the_reader_reads},
+    {"the reader of loans is gone", reader_is_gone},
+    {"a copy ends a loan", copy_ends_a_loan},
+    {"a copy cannot end a loan", copy_cannot_end_a_loan},
+    {"an event tells what is kept", event_tells_what_is_kept},
+    {"a send that fails tells what is kept", failed_send_tells_what_is_kept},
+    {"only a pool is taken back", only_a_pool_is_taken_back},
+    {"a cancel waits for the call", cancel_waits_for_the_call},
+    {"pieces are copied one after the other", pieces_are_copied},
+    {"a move waits for the submission", move_waits_for_the_submission},
+    {"a message becomes another", message_becomes_another},
     {"a relay has its turn", relay_has_its_turn},
-    {"a relay's sink is closed", relay_is_closed},
 };
 
 int main(int argc, char **argv) {

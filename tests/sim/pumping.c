@@ -12,17 +12,6 @@
 
 /* ---- the poller ------------------------------------------------------ */
 
-static void number_is_lost(void) {
-    azc_id socket = open_full(SOCKET, AZC_OUT, 300);
-    file *it = file_of(fd_of(socket));
-    CHECK(scripted_report(fd_of(socket)));
-    it->replaced = true;
-    sim_idle();
-    CHECK(tells(token, -EBADF, 0) && it->arms == 1 && world.ncalls == 0);
-    azc_free(socket);
-    CHECK(!it->forgotten && !it->closed);
-}
-
 static void lose_it(void) { file_of(fd_of(writing))->replaced = true; }
 
 /* What came before that is delivered. */
@@ -35,43 +24,6 @@ static void number_is_lost_during_a_receive(void) {
     report(writing);
     CHECK(tells(token - 1, 0, 3) && tells(token, -EBADF, 0));
     CHECK(world.ncalls == 1);
-}
-
-/* That nothing is unread in another file says nothing of what was lent. */
-static void number_is_lost_with_loans(void) {
-    for (int unread = 0; unread >= -ENOTTY; unread -= ENOTTY) {
-        writing = open_channel(PIPE, LENDS);
-        KERNEL_SAYS(ALL);
-        world.unread = unread;
-        world.while_unread = lose_it;
-        CHECK(put(writing, 4000) == -EINPROGRESS);
-        scripted_pass(50);
-        scripted_pass(50);
-        CHECK(tells(token, -EBADF, 4000));
-        world.while_unread = NULL;
-        drop(writing);
-    }
-}
-
-/* Nor is another file waited for. */
-static void number_is_lost_during_a_call(void) {
-    writing = open_channel(SOCKET, AZC_OUT);
-    const file *it = file_of(fd_of(writing));
-    KERNEL_SAYS(-EAGAIN);
-    scripted_meanwhile(0, lose_it);
-    CHECK(put(writing, 300) == -EBADF || tells(token, -EBADF, 0));
-    CHECK(it->arms == 0);
-}
-
-static void arming_fails_for_now(void) {
-    azc_id socket = open_channel(SOCKET, AZC_OUT);
-    file_of(fd_of(socket))->arm_fails = -ENOMEM;
-    KERNEL_SAYS(-EAGAIN, ALL);
-    CHECK(put(socket, 300) == -EINPROGRESS);
-    sim_idle();
-    CHECK(scripted_timeout() == NAP && inside(socket)->pumping.armed);
-    scripted_pass(NAP);
-    CHECK(tells(token, 0, 300));
 }
 
 /* ---- no thread ------------------------------------------------------- */
@@ -146,15 +98,6 @@ static void naps_are_exact(void) {
     CHECK(world.rounds == rounds + 2 && scripted_timeout() == 1);
     scripted_pass(1);
     CHECK(called(calls + 1, b, 300) && scripted_timeout() == SECOND);
-}
-
-static void long_naps(void) {
-    azc_id a = open_full(SOCKET, AZC_OUT, 300);
-    azc_channel *channel = azc__find(a);
-    azc__pump_nap(channel, SECOND + 500);
-    azc__leave(channel);
-    sim_idle();
-    CHECK(scripted_timeout() == SECOND);
 }
 
 /* Once a second, of those that it waits for. */
@@ -233,15 +176,10 @@ static void forked(void) {
 /* ---- all of them ----------------------------------------------------- */
 
 static const situation situations[] = {
-    {"a number is lost", number_is_lost},
-    {"a number is lost during a call", number_is_lost_during_a_call},
     {"a number is lost during a receive", number_is_lost_during_a_receive},
-    {"a number is lost with loans", number_is_lost_with_loans},
-    {"arming fails for now", arming_fails_for_now},
     {"threads are missing", threads_are_missing},
     {"driven channels are left alone", driven_ones_are_left_alone},
     {"naps are exact", naps_are_exact},
-    {"a nap is longer than a second", long_naps},
     {"numbers are checked once a second", numbers_are_checked},
     {"pumps come and go", pumps_come_and_go},
     {"a process forks", forked},

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "sys.h"
 
@@ -67,6 +68,28 @@ static ssize_t copy(void *to, const void *from, size_t n) {
     if (world.unreadable) return -EFAULT;
     memcpy(to, from, n);
     return (ssize_t)n;
+}
+
+static size_t page_size(void) { return 4096; }
+
+static void *map(size_t n) {
+    void *at =
+        mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+static void prefer_huge(void *at, size_t n) { (void)at, (void)n; }
+
+static int remap(void *from, size_t n, void *to) {
+    if (world.keeps_pages) return -ENOMEM;
+    world.taken_back = to;
+    memcpy(to, from, n);
+    return munmap(from, n);
+}
+
+static int replace(void *at, size_t n) {
+    (void)at, (void)n;
+    return -ENOMEM;
 }
 
 /* ---- files ----------------------------------------------------------- */
@@ -184,7 +207,6 @@ static ssize_t fake_recv(int fd, const struct iovec *vec, int count, azc_fds *fd
 
 static ssize_t fake_unread(int fd, bool socket) {
     (void)fd, (void)socket;
-    if (world.while_unread) world.while_unread();
     return world.unread;
 }
 
@@ -224,7 +246,8 @@ static bool is_signalled(void *fd) { return scripted_signalled((int)(intptr_t)fd
 /* Only a relay waits here, to be woken; whatever else is asked for is ready. */
 static int fake_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     if (timeout_ms) sim_wait(is_signalled, (void *)(intptr_t)fds[0].fd, SIM_FOREVER);
-    for (nfds_t i = 0; i < count; i++) fds[i].revents = world.full ? 0 : fds[i].events;
+    for (nfds_t i = 0; i < count; i++)
+        fds[i].revents = (world.full ? 0 : fds[i].events) | world.told;
     return (int)count;
 }
 
@@ -260,12 +283,9 @@ void azc__poller_abandon(azc_poller *poller) {
 
 int azc__poller_arm(azc_poller *poller, int fd, int what, uint64_t who) {
     file *it = file_of(fd);
-    int r = it->unpollable ? -EPERM : it->arm_fails;
     (void)what;
-    it->arm_fails = 0;
     it->arms++;
-    sim_trace("fd %ld is armed: %ld", fd, r, 0);
-    if (r < 0) return r;
+    sim_trace("fd %ld is armed", fd, 0, 0);
     it->poller = poller;
     it->who = who;
     if (it->ready) scripted_report(fd);
@@ -384,6 +404,12 @@ struct azc_sys azc_sys = {
     .allocate = allocate,
     .release = release,
     .copy = copy,
+    .page_size = page_size,
+    .map = map,
+    .unmap = munmap,
+    .prefer_huge = prefer_huge,
+    .remap = remap,
+    .replace = replace,
     .thread_start = fake_thread_start,
     .now_ns = fake_now_ns,
     .sleep_us = fake_sleep_us,

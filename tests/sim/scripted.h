@@ -5,7 +5,8 @@
  * passes but what a test lets pass: so a test knows of each call when it comes, with
  * how many bytes, from which thread, and in which round of a pump.
  *
- * Memory that is released is filled with poison and kept until the end.
+ * Memory that is released is filled with poison and kept until the end.  The pages of
+ * pools are real.
  */
 #ifndef SIM_SCRIPTED_H
 #define SIM_SCRIPTED_H
@@ -45,9 +46,7 @@ typedef struct call {
 typedef struct file {
     int kind;
     bool replaced;      /* the number belongs to another file */
-    bool unpollable;    /* -EPERM of the poller */
     bool ready;         /* it is reported as soon as it is armed */
-    int arm_fails;      /* -errno, the next time that it is armed; or 0 */
     azc_poller *poller; /* in which it is armed, or NULL */
     uint64_t who;
     int arms; /* how often it was armed */
@@ -73,7 +72,9 @@ typedef struct kernel {
     int unread;      /* bytes of a pipe or socket; or -errno */
     bool full;       /* the socket */
     bool unreadable; /* the memory of messages */
-    void (*while_unread)(void);
+    short told;      /* what poll says of any reader besides */
+    bool keeps_pages;
+    const void *taken_back; /* the slot whose pages came back last */
 
     int rounds;             /* waits of pumps */
     int timeouts[ROUNDS];   /* of the latest ones, in microseconds */

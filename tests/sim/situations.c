@@ -28,11 +28,13 @@ azc_channel *inside(azc_id id) { return azc__handle_slot(&azc__channels, id)->ob
 
 int fd_of(azc_id id) { return inside(id)->fd; }
 
-ssize_t put(azc_id id, size_t n) {
-    struct iovec all = {memory, n};
-    ssize_t r = azc_sendv(id, port, ++token, &all, 1, NULL, 0, 0);
+ssize_t put_from(azc_id id, char *data, size_t n, bool asks_room) {
+    struct iovec all = {data, n};
+    ssize_t r = azc_sendv(id, port, ++token, &all, 1, NULL, 0, asks_room);
     return r > 0 ? 0 : r;
 }
+
+ssize_t put(azc_id id, size_t n) { return put_from(id, memory, n, false); }
 
 ssize_t put_fds(azc_id id, size_t n) {
     ssize_t r = azc_send_fds(id, port, ++token, memory, n, &files);
@@ -63,10 +65,10 @@ bool tells(uint64_t of, int status, uint64_t bytes) {
            event.sent == bytes;
 }
 
-bool tells_refused(uint64_t of, int status) {
+bool tells_as(uint64_t of, int status, uint64_t bytes, int outcome) {
     azc_event event;
     return is_told(&event) && event.token == of && event.status == status &&
-           event.outcome == AZC_REFUSED;
+           event.sent == bytes && event.outcome == outcome;
 }
 
 void drop(azc_id id) {

@@ -33,6 +33,7 @@ int fd_of(azc_id id);
 
 /* These take the next token; azc_send_bound has token 1000. */
 ssize_t put(azc_id id, size_t n);
+ssize_t put_from(azc_id id, char *data, size_t n, bool asks_room);
 ssize_t put_fds(azc_id id, size_t n);
 ssize_t get(azc_id id, size_t n);
 int send_bound(azc_id id, size_t n);
@@ -46,7 +47,7 @@ void report(azc_id id);
 bool is_told(azc_event *event);
 bool nothing_is_told(void);
 bool tells(uint64_t of, int status, uint64_t bytes);
-bool tells_refused(uint64_t of, int status);
+bool tells_as(uint64_t of, int status, uint64_t bytes, int outcome);
 /* Was the i-th call of all about so many bytes of this channel? */
 bool called(int i, azc_id id, size_t bytes);
 

@@ -6,10 +6,9 @@ below, and ``sim --from SEED --seeds 1 --verbose`` shows it again, step by step.
 tests/sim/relaying.c has relays over the simulated kernel, and tests/sim/relays.c
 over a real one. tests/sim/moving.c and pumping.c play csrc/move.c and csrc/pump.c, call
 by call, over a kernel that answers what it is told to (scripted.c). Smaller programs:
-locked.c takes locked pages back from a pipe; cancelling.c plays what is asked for while
-a system call runs; joining.c joins a split while that looks at its source.  Over the
-simulated kernel, submitting.c makes its situations by hand, and pools.c has an address
-space of its own.
+locked.c takes locked pages back from a pipe; joining.c joins a split while that looks at
+its source.  Over the simulated kernel, submitting.c makes its situations by hand, and
+pools.c has an address space of its own.
 """
 
 import os
@@ -41,7 +40,6 @@ FAULTS = (
     *("order", "tail", "rescue", "identity", "loan", "detach"),
     *("event", "handle", "gate", "copy", "late"),
 )
-OVER_LINUX = ("cancelling", "joining")
 LENDS = "-DAZC_LEND_MIN=2000"  # bytes; small loans are many loans
 
 SEEDS = int(os.environ.get("AZC_SIM_SEEDS", "5000"))
@@ -207,10 +205,9 @@ def test_locked_memory(folder: Path) -> None:
     assert "is_full_of(seen, BEFORE)" in ran([locked, "advised"]).stderr
 
 
-@pytest.mark.parametrize("name", OVER_LINUX)
-def test_over_linux(folder: Path, address: tuple[str, ...], name: str) -> None:
+def test_joining(folder: Path, address: tuple[str, ...]) -> None:
     sources = [CSRC / f"{source}.c" for source in REAL]
-    passes([compiled(folder / name, [*sources, SIM / f"{name}.c"], *address)])
+    passes([compiled(folder / "joining", [*sources, SIM / "joining.c"], *address)])
 
 
 @pytest.fixture(scope="module")
@@ -250,8 +247,9 @@ def test_relays(race: Callable[..., Path], flags: tuple[str, ...], seed: int) ->
 
 
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="needs valgrind")
-@pytest.mark.parametrize("name", OVER_LINUX)
-def test_valgrind(race: Callable[..., Path], name: str) -> None:
+@pytest.mark.parametrize("arguments", ["joining", "race --operations 500"])
+def test_valgrind(race: Callable[..., Path], arguments: str) -> None:
     """It sees reads of memory that was never set, which the sanitizers do not."""
     memcheck = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=no"]
-    passes([*memcheck, race("-O2", program=name)])
+    name, *others = arguments.split()
+    passes([*memcheck, race("-O2", program=name), *others])
