@@ -292,7 +292,7 @@ typedef struct azc_relay_request {
     const void *first; /* goes out before those of the source; copied */
     size_t nfirst;
     int once; /* it is over as soon as the source is empty, after some bytes */
-    int completes; /* when it is cancelled, what has begun goes on: relay.h */
+    int completes; /* when it is cancelled, what has begun goes on: relay.c */
     uint64_t expected; /* bytes there are, for azc_unsent; 0: not known */
 } azc_relay_request;
 

@@ -40,7 +40,7 @@ def declarations() -> str:
 def sources() -> list[str]:
     names = ["sys", "handle", "port", "pool", "op", "queue", "lanes"]
     names += ["channel", "ending", "lender", "loop", "pump", "closing", "move"]
-    names += ["submit", "opening", *RING]
+    names += ["submit", *RING]
     poller = "poller_poll" if portable else "poller_epoll"
     names += ["passing", "relay", "split", "fork", poller]
     names += ["colour/yuv", *(f"colour/rows_{kind}" for kind in KINDS)]

@@ -112,6 +112,10 @@ int azc__why(azc_id id);
 /* Releases the lock, and the channel's memory if it has ended. */
 void azc__leave(azc_channel *channel);
 
+/* Returns the fd if it is to be closed: by the last of its channels, and not if the
+ * number is lost. */
+int azc__give_up_file(azc_file *file, int fd);
+
 /* All from here on with the lock. */
 
 /* 0, or why nothing may be submitted. */

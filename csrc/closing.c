@@ -5,13 +5,6 @@
 
 #include "ending.h"
 
-int azc__give_up_file(azc_file *file, int fd) {
-    if (--file->refs) return -1;
-    if (file->lost) fd = -1;
-    azc_sys.release(file);
-    return fd;
-}
-
 /* An fd to close, and the note that tells of it. */
 typedef struct azc_closing {
     int fd; /* -1: another channel has it too, or the number is lost */

@@ -12,8 +12,8 @@
 #include "closing.h"
 #include "lender.h"
 #include "loop.h"
+#include "passing.h"
 #include "pool.h"
-#include "relay.h"
 #ifndef AZC_PORTABLE
 #include "ring.h"
 #endif

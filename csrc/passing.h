@@ -57,4 +57,7 @@ void azc__pass_by_copy(azc_passage *pass);
 /* Until it is woken (fds[0]), one of the other fds is ready, or a second is over. */
 void azc__pass_wait(azc_passage *pass, struct pollfd *fds, nfds_t count);
 
+/* In a forked child: of relay.c, for fork.c. */
+void azc__relay_fork_child(void *relay);
+
 #endif

@@ -1,6 +1,6 @@
 """Relay: bytes from one stream to another, which do not pass through Python.
 
-C does it, with a thread of its own: csrc/relay.h has the states.  To both streams a
+C does it, with a thread of its own: csrc/relay.c has the states.  To both streams a
 relay is one operation in their queues, so it goes in order with what others send.
 
 Who has the bytes

@@ -28,7 +28,7 @@ SIM = TESTS / "sim"
 HELPER = [
     *("handle", "op", "queue", "port", "pool", "lanes", "lender"),
     *("channel", "ending", "loop", "pump", "closing", "move", "submit", "passing"),
-    *("relay", "opening", "split", "ring", "fork"),
+    *("relay", "split", "ring", "fork"),
 ]
 REAL = (*HELPER, "sys", "poller_epoll")
 KERNEL = ("kernel", "lending", "poller", "threads")
