@@ -597,6 +597,9 @@ static void check_receive_alone(void) {
         CHECK(azc_cancel(it.channel, token, 0, &event) == AZC_OVER);
         CHECK(event.token == 0);
     }
+    uint64_t come = 0;
+    peer_feed(it.flow, 4);
+    CHECK(azc_recv_now(it.channel, memory, 4, &come) == 4 && come == 4);
     CHECK(azc_recv(it.channel, 0, 9, memory, 4, 4) == -EINPROGRESS);
     end_with(&it);
 }
