@@ -1,7 +1,5 @@
 """Large messages of azc+unix:// go through a pipe; the peer is a plain socket here."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
@@ -65,7 +63,7 @@ class Ends:
         self.peer.settimeout(10)
         self.comm = comm_over(ours)
 
-    def __enter__(self) -> Ends:
+    def __enter__(self) -> "Ends":
         return self
 
     def __exit__(self, *_: object) -> None:

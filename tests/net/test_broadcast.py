@@ -1,7 +1,5 @@
 """One frame to many clients: who gets what, who waits, and who holds which memory."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes
@@ -13,8 +11,9 @@ import resource
 import select
 import sys
 import time
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
@@ -24,15 +23,10 @@ from live import Live
 
 import aiozerocopy as azc
 from aiozerocopy._core import to_all
-from aiozerocopy.broadcast import Broadcast, ClientTooSlow, Published
+from aiozerocopy.broadcast import Broadcast, Client, ClientTooSlow, Published
 from aiozerocopy.broadcast.encodings import BURST
 from aiozerocopy.framing import FrameReceiver
 from aiozerocopy.pool import FramePool
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
-
-    from aiozerocopy.broadcast import Client
 
 np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.anyio

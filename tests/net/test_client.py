@@ -1,14 +1,13 @@
 """The client that comes back: its pauses, gaps, and when it does not."""
 
-from __future__ import annotations
-
 import contextlib
 import ssl
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
@@ -27,9 +26,6 @@ from aiozerocopy.client import (
 )
 from aiozerocopy.framing import FrameReceiver, FrameSender, WrongMagic
 from aiozerocopy.pool import FramePool
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.anyio
 np = pytest.importorskip("numpy")

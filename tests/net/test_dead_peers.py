@@ -1,10 +1,9 @@
 """Peers that cannot be reached any more: both sides notice, and say why."""
 
-from __future__ import annotations
-
 import errno
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 import pytest
@@ -15,9 +14,6 @@ import aiozerocopy as azc
 from aiozerocopy import web
 from aiozerocopy._net import connecting
 from aiozerocopy.framing import FrameSender
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.anyio
 pytest.importorskip("numpy")  # (which starts a thread, not to be taken for a leak)

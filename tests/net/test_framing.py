@@ -1,7 +1,5 @@
 """Frames over streams: the wire format, and who owns which memory when."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -10,9 +8,10 @@ import shutil
 import struct
 import subprocess
 import zlib
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
@@ -35,9 +34,6 @@ from aiozerocopy.framing import (
     TruncatedFrame,
 )
 from aiozerocopy.pool import FramePool
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 np = pytest.importorskip("numpy")
 

@@ -1,7 +1,5 @@
 """TCP and Unix servers."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import importlib.util
@@ -9,11 +7,14 @@ import logging
 import os
 import re
 import socket
+import ssl
 import stat
 import struct
 import time
+from collections.abc import AsyncIterator, Callable
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -24,13 +25,7 @@ import aiozerocopy as azc
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._net import admission, listening, serving
 from aiozerocopy.client import TokenRefused, open_stream, present_token
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
-
-    from aiozerocopy.opening import Opening
+from aiozerocopy.opening import Opening
 
 pytestmark = pytest.mark.anyio
 

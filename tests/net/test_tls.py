@@ -1,14 +1,13 @@
 """TLSStream: cancels, counts, peers and ends; `check_stream` has the rest."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import socket
 import ssl
 import weakref
+from collections.abc import AsyncIterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -25,9 +24,6 @@ from aiozerocopy._net import tls as module
 from aiozerocopy._net.foreign_streams import PIECE, whole_sender
 from aiozerocopy._net.tls import TLSStream, secure
 from aiozerocopy._net.tls_session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 

@@ -1,11 +1,9 @@
 """FanOut: the same records to many rings, and what a slow one costs whom."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
@@ -13,9 +11,7 @@ from links import attempt, linux_only, others_wait
 from rings import SMALL, opened
 
 import aiozerocopy as azc
-
-if TYPE_CHECKING:
-    from aiozerocopy.shm import FanOut, Ring
+from aiozerocopy.shm import FanOut, Ring
 
 pytestmark = [linux_only, pytest.mark.anyio]
 

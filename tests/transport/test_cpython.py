@@ -4,8 +4,6 @@ They come with Python; some distributions leave them out.  docs/pages/transports
 why some cannot pass.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -4,16 +4,12 @@ The kernel shares much with a child: the epolls of a loop, where a child could c
 what its parent has asked for, the flags of a pipe, the file of a Unix server.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import scripts
 from links import linux_only
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = linux_only
 

@@ -1,7 +1,5 @@
 """`new_event_loop` and `install`: programs of asyncio on this package's transports."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket
@@ -9,20 +7,17 @@ import ssl
 import subprocess
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from links import until
 from oracle import assert_same, payload
+from tls_ends import Contexts
 from transports import Recorder
 
 import aiozerocopy as azc
 from aiozerocopy.transport import SocketTransport, TLSTransport
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tls_ends import Contexts
 
 pytestmark = pytest.mark.anyio
 

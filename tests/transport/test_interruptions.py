@@ -6,15 +6,14 @@ becomes of the connection, what arrives is whole messages or the beginning of on
 afterwards no buffer is borrowed, no fd is left, and connection_lost was called.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
 import socket
 import sys
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
@@ -34,9 +33,6 @@ from oracle import HEADER, Checker, message, poison
 from transports import Filler, Recorder
 
 from aiozerocopy import transport as azt
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 pytestmark = linux_only
 

@@ -1,12 +1,11 @@
 """aiozerocopy.transport: pipes, and files that are sent."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import os
 import socket
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from links import BIG, until
@@ -14,10 +13,6 @@ from oracle import payload
 from transports import Recorder, both_loops, opened
 
 from aiozerocopy import transport as azt
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 pytestmark = pytest.mark.anyio
 

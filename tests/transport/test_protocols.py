@@ -1,7 +1,5 @@
 """aiozerocopy.transport: what a Protocol sees of a connection, and the way back."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import errno
@@ -11,8 +9,10 @@ import os
 import platform
 import socket
 import weakref
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import scripts
@@ -23,12 +23,6 @@ from transports import HOST, Filler, Recorder, both_loops, opened
 from aiozerocopy import transport as azt
 
 np = pytest.importorskip("numpy")
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-
 pytestmark = pytest.mark.anyio
 
 MUCH = bytes(payload(5, 3 * BIG))

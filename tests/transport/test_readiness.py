@@ -3,13 +3,12 @@
 uvloop stops watching a socket at its first error; so an epoll of ours waits for errors.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from links import others_wait, until
@@ -17,10 +16,6 @@ from oracle import payload
 from transports import End, Recorder, both_loops, opened
 
 from aiozerocopy.transport import readiness, reading
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 pytestmark = pytest.mark.anyio
 

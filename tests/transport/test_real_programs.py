@@ -3,14 +3,15 @@
 ``AZC_REQUESTS=10000`` asks for more requests than a test has time for.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io
 import os
+import ssl
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from databases import postgres, redis
@@ -18,11 +19,6 @@ from links import until
 from oracle import payload
 
 import aiozerocopy as azc
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -1,7 +1,5 @@
 """TLS over a transport: what goes through, and whose a buffer is meanwhile."""
 
-from __future__ import annotations
-
 import array
 import asyncio
 import re

@@ -1,10 +1,9 @@
 """How a TLS connection begins, and how it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from links import until
@@ -15,9 +14,6 @@ from transports import Recorder
 from wires import pair
 
 from aiozerocopy.transport.tls import TLSOptions, for_client, for_server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.anyio
 

@@ -1,7 +1,5 @@
 """A signal's exception at each line of a TLS connection, and collection in a cycle."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

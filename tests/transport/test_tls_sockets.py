@@ -1,11 +1,9 @@
 """TLS over sockets: OpenSSL's own at the other end, and `start_tls`."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
+import ssl
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pytest
 from links import until
@@ -15,11 +13,7 @@ from transports import Recorder, both_loops
 
 from aiozerocopy._net.tls_session import Session
 from aiozerocopy.transport.connections import start_tls
-
-if TYPE_CHECKING:
-    import ssl
-
-    from aiozerocopy.transport.tls import TLSTransport
+from aiozerocopy.transport.tls import TLSTransport
 
 pytestmark = [pytest.mark.anyio, both_loops]
 
