@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from accepting import Failing
 from interruption import Interruption, Lines, hit_each_line
 from links import linux_only, others_wait, until
 
@@ -521,25 +522,10 @@ async def test_without_fds_it_waits(
     """Who waits is accepted as soon as there are fds again."""
     monkeypatch.setattr(listener_module, "PAUSE", 0.01)
 
-    class Full:
-        """A listening socket, for whose first client there is no fd."""
-
-        def __init__(self, sock: socket.socket) -> None:
-            self._sock, self._errors = sock, 2
-
-        def accept(self) -> Any:
-            self._errors -= 1
-            if self._errors >= 0:
-                raise OSError(errno.EMFILE, "too many")
-            return self._sock.accept()
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._sock, name)
-
     def fill(listener: Any) -> str:
         [each] = listener._sockets
         asyncio.get_running_loop().remove_reader(each.sock)
-        each.sock = Full(each.sock)
+        each.sock = Failing(each.sock, errno.EMFILE, errno.EMFILE)
         listener._go_on(each.sock)
         return str(listener.contact_address)
 

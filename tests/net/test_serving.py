@@ -18,6 +18,7 @@ from typing import Any
 
 import anyio
 import pytest
+from accepting import Failing
 from anyio import EndOfStream
 from links import linux_only, until
 
@@ -439,18 +440,6 @@ async def test_client_that_sends_no_frames(
     assert logged(caplog, logging.ERROR) == []
 
 
-class Faulty(socket.socket):
-    """A listening socket whose accept fails a few times."""
-
-    faults: list[int]
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        if self.faults:
-            code = self.faults.pop(0)
-            raise OSError(code, os.strerror(code))
-        return super().accept()
-
-
 @pytest.mark.every_loop
 @pytest.mark.parametrize(
     ("code", "pauses"),
@@ -468,10 +457,8 @@ async def test_accept_that_fails(
 
     async def faulty() -> list[listening.Listener]:
         (listener,) = await listen()
-        sock = Faulty(fileno=listener.sock.detach())
-        sock.faults = [code] * 3
-        listener.sock = sock
-        return [listener]
+        failing: Any = Failing(listener.sock, code, code, code)
+        return [listening.Listener(failing, listener.address)]
 
     server._listen = faulty
     async with server, connect(server) as stream:

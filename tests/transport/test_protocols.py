@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import scripts
+from accepting import Failing
 from links import BIG, others_wait, until
 from oracle import message, payload, poison
 from transports import HOST, Filler, Recorder, both_loops, opened
@@ -606,23 +607,6 @@ async def test_a_factory_that_raises_costs_one_client() -> None:
     assert isinstance(told[0]["exception"], LookupError)
 
 
-class Exhausted:
-    """A listening socket that can accept nobody, once."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._error: OSError | None = OSError(errno.EMFILE, "too many open files")
-
-    def accept(self) -> Any:
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-        return self._sock.accept()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
-
-
 @both_loops
 async def test_no_fds_for_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[dict[str, Any]] = []
@@ -631,7 +615,8 @@ async def test_no_fds_for_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     async with await azt.create_server(Recorder, HOST, 0) as server:
         (listener,) = server._listeners
         address = listener.sock.getsockname()
-        listener.sock = Exhausted(listener.sock)  # type: ignore[assignment]
+        no_fds: Any = Failing(listener.sock, errno.EMFILE)
+        listener.sock = no_fds
         transport, protocol = await azt.create_connection(Recorder, *address)
         await until(lambda: server._clients)
         transport.close()
