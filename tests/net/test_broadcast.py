@@ -18,6 +18,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio import EndOfStream
+from anyio.streams.stapled import StapledByteStream
 from links import attempt, others_wait, until
 from live import Live
 
@@ -891,26 +892,13 @@ async def test_cancelled_before_it_begins(studio: Studio, spent: int) -> None:
     assert await viewer.receive() == (0, 2)
 
 
-# ---- streams that are not ours ------------------------------------------------------
-
-
-class Foreign(anyio.abc.ByteSendStream):
-    """As TLS: it knows neither gathering nor whole messages."""
-
-    def __init__(self, stream: azc.Stream) -> None:
-        self.stream = stream
-
-    async def send(self, item: bytes) -> None:
-        await self.stream.send(item)
-
-    async def aclose(self) -> None:
-        await self.stream.aclose()
+# ---- streams that are not ours: they know no whole messages --------------------------
 
 
 @pytest.mark.every_loop
 async def test_foreign_stream_is_fed_by_wait_closed(studio: Studio) -> None:
     near, far = azc.socketpair()
-    client = studio.hub.attach(Foreign(near))
+    client = studio.hub.attach(StapledByteStream(near, near))
     viewer = Viewer(client, near, far)
     studio.viewers.append(viewer)
     async with anyio.create_task_group() as tasks:
@@ -938,7 +926,7 @@ async def test_foreign_stream_that_nobody_can_feed_is_forgotten(studio: Studio) 
         return frame.wire
 
     async with near, far:
-        client = studio.hub.attach(Foreign(near), encode=encode)
+        client = studio.hub.attach(StapledByteStream(near, near), encode=encode)
         await studio.publish(1)
         assert (studio.hub.clients, encoded) == ((client,), [0])
         del client
@@ -951,7 +939,7 @@ async def test_foreign_stream_that_nobody_can_feed_is_forgotten(studio: Studio) 
 @pytest.mark.parametrize("how", ["deadline", "cancel"])
 async def test_foreign_stream_that_is_stuck(studio: Studio, how: str) -> None:
     near, far = azc.socketpair()
-    client = studio.hub.attach(Foreign(near), deadline=0.005)
+    client = studio.hub.attach(StapledByteStream(near, near), deadline=0.005)
     studio.viewers.append(Viewer(client, near, far))
     async with anyio.create_task_group() as tasks:
         waiting = attempt(tasks, client.wait_closed)
