@@ -22,12 +22,7 @@ import anyio
 import dask
 from dask.utils import parse_timedelta
 from distributed.comm.addressing import unparse_host_port
-from distributed.comm.core import (
-    Comm,
-    CommClosedError,
-    Connector,
-    FatalCommClosedError,
-)
+from distributed.comm.core import Comm, CommClosedError, Connector, FatalCommClosedError
 from distributed.comm.utils import from_frames, to_frames
 from distributed.system import MEMORY_LIMIT
 

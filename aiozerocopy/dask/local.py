@@ -50,12 +50,7 @@ import anyio
 
 from aiozerocopy._core.errors import StreamBroken
 from aiozerocopy.dask.loan import Loan
-from aiozerocopy.dask.messages import (
-    NUMBER,
-    NotAMessage,
-    receive_number,
-    receive_rest,
-)
+from aiozerocopy.dask.messages import NUMBER, NotAMessage, receive_number, receive_rest
 from aiozerocopy.opening import reader_over
 
 if TYPE_CHECKING:

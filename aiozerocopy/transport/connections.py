@@ -100,10 +100,7 @@ async def create_unix_connection(
 
     The arguments are those of `asyncio.loop.create_unix_connection`.
 
-    Raises:
-        OSError: nobody listens there; the path is in the text.
-        ssl.SSLError, ConnectionError: the TLS handshake failed.
-        ValueError: arguments that contradict each other.
+    Raises: as `create_connection`; the path is in the text.
     """
     timeouts = (ssl_handshake_timeout, ssl_shutdown_timeout)
     options = for_client(ssl, None, server_hostname, *timeouts)
@@ -129,9 +126,7 @@ async def connect_accepted_socket(
 
     The arguments are those of `asyncio.loop.connect_accepted_socket`.
 
-    Raises:
-        ssl.SSLError, ConnectionError: the TLS handshake failed.
-        ValueError: arguments that contradict each other.
+    Raises: as `create_connection`.
     """
     options = for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
     check_stream(sock)

@@ -94,9 +94,7 @@ async def create_unix_server(
     server left is replaced.  With ``cleanup_socket``, as is usual from Python 3.13 on,
     it is removed at the end, if it is still ours.
 
-    Raises:
-        OSError: it cannot listen there, or somebody else does; the path is in the text.
-        ValueError: arguments that contradict each other.
+    Raises: as `create_server`; the path is in the text.
     """
     options = for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
     server = Server(protocol_factory, options, backlog)

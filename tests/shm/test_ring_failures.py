@@ -212,9 +212,7 @@ def send_fds(path: Path) -> None:
     ],
 )
 async def test_visitor_does_not_disturb_the_listener(
-    tmp_path: Path,
-    visit: Callable[[Path], None],
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, visit: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)  # (its words go through: see below)
     path = tmp_path / "ring"
