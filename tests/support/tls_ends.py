@@ -1,4 +1,4 @@
-"""TLS at both ends of a wire in memory, and protocols that note what they are told."""
+"""TLS at both ends of a socket pair, and protocols that note what they are told."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 
 from links import until
 from transports import Recorder
-from wires import pair
 
-from aiozerocopy.transport.socket_transport import transport_over
+from aiozerocopy.transport.socket_transport import SocketTransport, transport_over
 from aiozerocopy.transport.tls import TLSOptions, TLSTransport
 
 Contexts = tuple["ssl.SSLContext", "ssl.SSLContext"]  # of a server and of a client
@@ -35,14 +34,13 @@ def client(
 
 
 class Ends:
-    """A server's and a client's TLS, over wires in memory or over sockets."""
+    """A server's and a client's TLS over this package's own transports, the wires."""
 
     def __init__(
         self,
         contexts: Contexts,
         above: Any = None,
         below: Any = None,
-        connect: Callable[[Any, Any], Any] = pair,
         **options: Any,
     ) -> None:
         self.server: Any = above or Recorder()
@@ -50,23 +48,38 @@ class Ends:
         self.ready = asyncio.get_running_loop().create_future()
         self.upper = server(contexts, self.server, **options)
         self.lower = client(contexts, self.client, self.ready, **options)
-        self.wires = connect(self.upper, self.lower)
+        self.wires = pair(self.upper, self.lower)
 
     async def shake(self) -> Ends:
         await self.ready
         await until(lambda: not self.upper._timer)
         return self
 
+    def abort(self) -> None:
+        for wire in self.wires:
+            wire.abort()
 
-def sockets(one: Any, other: Any) -> None:
-    """Connect two protocols by this package's own transports."""
-    loop = asyncio.get_running_loop()
-    for sock, protocol in zip(socket.socketpair(), (one, other), strict=True):
-        loop.call_soon(transport_over(sock, protocol).begin)
+
+Joined = Callable[..., Ends]
+
+
+def pair(one: Any, other: Any) -> tuple[SocketTransport, SocketTransport]:
+    """Connect two protocols."""
+    left, right = socket.socketpair()
+    wires = transport_over(left, one), transport_over(right, other)
+    for wire in wires:
+        asyncio.get_running_loop().call_soon(wire.begin)
+    return wires
+
+
+def narrow(wire: SocketTransport) -> None:
+    """Let its socket take less at once than one record."""
+    sock = wire.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 5000)
 
 
 async def quiet() -> None:
-    """Return when nothing is under way in memory."""
+    """Return when nothing is under way that a socket takes at once."""
     for _ in range(100):
         await asyncio.sleep(0)
 

@@ -1,6 +1,7 @@
 """How a TLS connection begins, and how it ends."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +10,8 @@ import pytest
 from links import until
 from oracle import assert_same, payload
 from renegotiation import renegotiate
-from tls_ends import Contexts, Ends, Silent, client, quiet, server
+from tls_ends import Contexts, Ends, Joined, Silent, client, narrow, pair, quiet, server
 from transports import Recorder
-from wires import pair
 
 from aiozerocopy.transport.tls import TLSOptions, for_client, for_server
 
@@ -23,8 +23,7 @@ BIG = 3 << 20  # more than any wire holds
 # ---- the end ------------------------------------------------------------------------
 
 
-async def test_close_sends_what_was_written_to_who_reads_late(tls: Contexts) -> None:
-    ends = await Ends(tls).shake()
+async def test_close_sends_what_was_written_to_who_reads_late(ends: Ends) -> None:
     ends.server.transport.pause_reading()
     ends.client.transport.write(payload(1, BIG))
     ends.client.transport.close()
@@ -39,11 +38,11 @@ async def test_close_sends_what_was_written_to_who_reads_late(tls: Contexts) -> 
     assert (ends.client.error, ends.server.error) == (None, None)
 
 
-async def test_protocol_may_close_when_it_is_paused(tls: Contexts) -> None:
+async def test_protocol_may_close_when_it_is_paused(ends: Ends) -> None:
     """Inside of its write: the piece that has filled the wire is on its way."""
-    ends = await Ends(tls).shake()
     await quiet()
     ends.server.transport.pause_reading()
+    narrow(ends.wires[1])
     ends.client.pause_writing = ends.lower.close
     ends.client.transport.write(payload(1, 100_000))
     assert ends.lower.is_closing()
@@ -54,9 +53,8 @@ async def test_protocol_may_close_when_it_is_paused(tls: Contexts) -> None:
 
 
 async def test_reader_that_pauses_still_gets_all_after_the_peers_end(
-    tls: Contexts,
+    ends: Ends,
 ) -> None:
-    ends = await Ends(tls).shake()
     ends.server.transport.write(payload(1, 100_000))
     ends.client.transport.pause_reading()
     ends.server.transport.close()
@@ -68,8 +66,7 @@ async def test_reader_that_pauses_still_gets_all_after_the_peers_end(
     assert ends.client.events == ["made", "data", "eof", "lost"]
 
 
-async def test_close_right_after_reading_was_resumed(tls: Contexts) -> None:
-    ends = await Ends(tls).shake()
+async def test_close_right_after_reading_was_resumed(ends: Ends) -> None:
     ends.client.transport.pause_reading()
     ends.client.transport.resume_reading()
     ends.client.transport.close()
@@ -77,9 +74,8 @@ async def test_close_right_after_reading_was_resumed(tls: Contexts) -> None:
     assert (ends.client.error, ends.server.error) == (None, None)
 
 
-async def test_close_while_the_peer_goes_on_sending(tls: Contexts) -> None:
+async def test_close_while_the_peer_goes_on_sending(ends: Ends) -> None:
     """What it still sends is dropped; it is no error at either side."""
-    ends = await Ends(tls).shake()
     ends.client.transport.pause_reading()
     ends.server.transport.write(payload(1, BIG))
     await quiet()
@@ -89,9 +85,9 @@ async def test_close_while_the_peer_goes_on_sending(tls: Contexts) -> None:
     assert ends.client.data == b""
 
 
-async def test_protocol_that_keeps_it_open_may_write_on(tls: Contexts) -> None:
+async def test_protocol_that_keeps_it_open_may_write_on(joined: Joined) -> None:
     above = Recorder(keep_open=True)
-    ends = await Ends(tls, above).shake()
+    ends = await joined(above=above).shake()
     goodbye = ends.lower._session
     goodbye.say_goodbye()
     ends.wires[1].write(goodbye.take())
@@ -104,18 +100,16 @@ async def test_protocol_that_keeps_it_open_may_write_on(tls: Contexts) -> None:
     assert above.events == ["made", "eof", "lost"]
 
 
-async def test_end_without_a_goodbye_is_an_end(tls: Contexts) -> None:
-    ends = await Ends(tls).shake()
+async def test_end_without_a_goodbye_is_an_end(ends: Ends) -> None:
     ends.client.transport.write(b"all of it")
     await quiet()
-    ends.wires[1].end()
+    ends.wires[1].get_extra_info("socket").shutdown(socket.SHUT_WR)
     await until(ends.server.is_lost)
     assert (ends.server.data, ends.server.error) == (b"all of it", None)
     assert ends.server.events == ["made", "data", "eof", "lost"]
 
 
-async def test_abort_drops_what_was_written(tls: Contexts) -> None:
-    ends = await Ends(tls).shake()
+async def test_abort_drops_what_was_written(ends: Ends) -> None:
     ends.server.transport.pause_reading()
     buffer = bytearray(BIG)
     ends.client.transport.write(buffer)
@@ -127,8 +121,8 @@ async def test_abort_drops_what_was_written(tls: Contexts) -> None:
         await ends.client.transport.drained()
 
 
-async def test_peer_that_never_says_goodbye_is_left(tls: Contexts) -> None:
-    ends = await Ends(tls, shutdown_timeout=0.05).shake()
+async def test_peer_that_never_says_goodbye_is_left(joined: Joined) -> None:
+    ends = await joined(shutdown_timeout=0.05).shake()
     ends.wires[0].pause_reading()  # not even the goodbye arrives
     ends.client.transport.close()
     await until(ends.client.is_lost)
@@ -136,8 +130,7 @@ async def test_peer_that_never_says_goodbye_is_left(tls: Contexts) -> None:
     assert str(ends.client.error) == "SSL shutdown timed out"
 
 
-async def test_what_was_changed_on_the_way_is_an_error(tls: Contexts) -> None:
-    ends = await Ends(tls).shake()
+async def test_what_was_changed_on_the_way_is_an_error(ends: Ends) -> None:
     await quiet()
     session = ends.lower._session
     session.encrypt(b"good")
@@ -154,11 +147,10 @@ async def test_what_was_changed_on_the_way_is_an_error(tls: Contexts) -> None:
     assert "bad record mac" in str(ends.client.error)
 
 
-async def test_protocol_that_raises_loses_its_connection(tls: Contexts) -> None:
+async def test_protocol_that_raises_loses_its_connection(ends: Ends) -> None:
     complaints: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: complaints.append(context))
-    ends = await Ends(tls).shake()
 
     def data_received(data: bytes) -> None:
         raise ValueError("its own")
@@ -170,11 +162,13 @@ async def test_protocol_that_raises_loses_its_connection(tls: Contexts) -> None:
     assert [str(context["exception"]) for context in complaints] == ["its own"]
 
 
-async def test_peer_that_negotiates_anew_is_heard_first(tls: Contexts) -> None:
+async def test_peer_that_negotiates_anew_is_heard_first(
+    tls: Contexts, joined: Joined
+) -> None:
     """Until then what is written waits, as if the wire was full."""
     tls[1].maximum_version = ssl.TLSVersion.TLSv1_2
     try:
-        ends = await Ends(tls).shake()
+        ends = await joined(tls).shake()
     finally:
         tls[1].maximum_version = ssl.TLSVersion.MAXIMUM_SUPPORTED
     renegotiate(ends.upper._session.ssl)
@@ -196,8 +190,10 @@ async def test_peer_that_negotiates_anew_is_heard_first(tls: Contexts) -> None:
 # ---- the handshake ------------------------------------------------------------------
 
 
-async def test_client_that_does_not_trust_tells_the_server(tls: Contexts) -> None:
-    ends = Ends((tls[0], ssl.create_default_context()))
+async def test_client_that_does_not_trust_tells_the_server(
+    tls: Contexts, joined: Joined
+) -> None:
+    ends = joined((tls[0], ssl.create_default_context()))
     with pytest.raises(ssl.SSLCertVerificationError):
         await ends.ready
     await until(lambda: ends.upper.is_closing())
@@ -232,8 +228,8 @@ async def test_peer_that_leaves_before_it_answers(tls: Contexts) -> None:
         await ready
 
 
-async def test_peer_that_speaks_no_tls(tls: Contexts) -> None:
-    ends = Ends(tls)
+async def test_peer_that_speaks_no_tls(joined: Joined) -> None:
+    ends = joined()
     ends.wires[1].write(b"GET / HTTP/1.1\r\n\r\n")
     with pytest.raises((ssl.SSLError, ConnectionError)):
         await ends.ready

@@ -13,9 +13,8 @@ import pytest
 from interruption import Interruption, Lines, Place, hit_each_line
 from links import until
 from oracle import assert_prefix, payload
-from tls_ends import Contexts, Ends, quiet, sockets
+from tls_ends import Contexts, Ends, quiet
 from transports import Recorder
-from wires import pair
 
 from aiozerocopy import transport as azt
 
@@ -31,9 +30,9 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def write_and_be_hit(tls: Contexts, connect: Any, lines: Lines) -> list[str]:
+async def write_and_be_hit(tls: Contexts, lines: Lines) -> list[str]:
     """Write something, be hit, and look at what comes out at the other end."""
-    ends = await Ends(tls, connect=connect).shake()
+    ends = await Ends(tls).shake()
     await quiet()
     sent = b""
     with lines, contextlib.suppress(Interruption):
@@ -49,8 +48,7 @@ async def write_and_be_hit(tls: Contexts, connect: Any, lines: Lines) -> list[st
     else:
         ends.client.transport.close()  # whatever came before, it ends
         await quiet()
-        ends.client.transport.abort()
-        ends.upper.abort()
+        ends.abort()
     await quiet()  # (what tells of the end may itself be hit)
     try:
         assert_prefix(ends.server.data, sent)
@@ -61,10 +59,7 @@ async def write_and_be_hit(tls: Contexts, connect: Any, lines: Lines) -> list[st
 
 @pytest.mark.slow
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("connect", [pair, sockets])
-async def test_exception_at_each_line_mixes_no_bytes(
-    tls: Contexts, connect: Any
-) -> None:
+async def test_exception_at_each_line_mixes_no_bytes(tls: Contexts) -> None:
     if sys.gettrace() is not None:
         pytest.skip("another tracer is at work")
     loop = asyncio.get_running_loop()
@@ -73,13 +68,12 @@ async def test_exception_at_each_line_mixes_no_bytes(
     def some(places: list[Place]) -> list[Place]:
         return [place for place in places if place[2] <= TIMES]
 
-    play = partial(write_and_be_hit, tls, connect)
+    play = partial(write_and_be_hit, tls)
     await hit_each_line(play, ("transport", "_net.tls"), some)
 
 
-async def test_end_after_an_interrupted_delivery_is_an_error(tls: Contexts) -> None:
+async def test_end_after_an_interrupted_delivery_is_an_error(ends: Ends) -> None:
     """What the protocol may not have got must not look like all there was."""
-    ends = await Ends(tls).shake()
     await quiet()
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
 
