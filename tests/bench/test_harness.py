@@ -1,4 +1,4 @@
-"""Races, and their results as JSON and as a table."""
+"""Races, and the command that runs them; what a table shows: test_pages.py."""
 
 import sys
 from dataclasses import replace
@@ -28,15 +28,10 @@ def contender(name: str, *seconds: float, needs: tuple[str, ...] = ()) -> Conten
     return Contender(name, lambda work, check: Run(next(left), 0.5, 0.5), needs)
 
 
-def two(ours: tuple[float, ...], theirs: tuple[float, ...], **more: Any) -> Race:
+def two(ours: tuple[float, ...], theirs: tuple[float, ...]) -> Race:
     field = [contender("ours", *ours), contender("theirs", *theirs)]
-    duels = [Duel("ours", "theirs", "a megabyte: send", "C", **more)]
+    duels = [Duel("ours", "theirs", "a megabyte: send", "C")]
     return Race("fakes", "1 MB", WORK, field, duels)
-
-
-def outcome(*seconds: float, theirs: float = 2.0, **more: Any) -> Outcome:
-    rounds = two(seconds, (theirs,) * len(seconds), **more)
-    return Outcome(MACHINE, [race.run_race(rounds, len(seconds), lambda what: None)])
 
 
 def test_contenders_run_in_turn_and_the_check_does_not_count() -> None:
@@ -66,55 +61,10 @@ def test_rival_among_many_is_the_one_with_the_best_median() -> None:
     assert row.cells()[1:3] == ("the best: others", "1.50")
 
 
-def test_row_has_the_median_and_the_range_of_the_rounds() -> None:
-    [row] = outcome(1.0, 1.6, 2.0).rows
-    assert row.cells() == (
-        *("a megabyte: send", "C", "1.25", "1.00 to 2.00", "1.00", "0.01 GB/s"),
-    )
-    [row] = outcome(1.0, 1.6, 2.1).rows
-    assert row.cells()[2:4] == ("no difference shown", "0.95 to 2.00")
-
-
-def test_rate_is_in_its_unit() -> None:
-    made = (outcome(0.001), outcome(5e-6, unit="messages"), outcome(0.1, unit="frames"))
-    rates = [one.rows[0].cells()[-1] for one in made]
-    assert rates == ["10.0 GB/s", "2.00 M messages/s", "100 frames/s"]
-
-
-def test_json_and_back() -> None:
-    before = outcome(1.0, 2.0, front=True, both=True)
-    before.results[0].runs["ours"].append(Run(1.0, 2.0, 3.0, {"ms": 3.0}))
-    before.results[0].runs["theirs"].append(Run(2.0, 2.0, 3.0))
-    before.left_out.append("fakes, others: they are not here")
-    before.failed.append("fakes: OSError: no")
-    after = results.from_json(before.to_json())
-    assert (after.results, after.left_out) == (before.results, before.left_out)
-    assert after.markdown() == before.markdown()
-
-
 @pytest.mark.parametrize("text", ["", "[]", '{"results": [1], "machine": {}}'])
 def test_other_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not what `make bench` writes"):
         results.from_json(text)
-
-
-def test_tables() -> None:
-    both = outcome(1.0, 2.0, front=True)
-    both.results.append(replace(both.results[0], title="another"))
-    both.left_out.append("fakes, others: they are not here")
-    row = "| a megabyte: send | C | 1.50 | 1.00 to 2.00 | 1.00 | 0.01 GB/s |"
-    lines = both.markdown().splitlines()
-    assert lines[0].startswith("2026-11-24: 2 CPUs (a CPU), Linux 6.18.1 x86_64, Pyth")
-    assert row in lines
-    assert row.replace("a megabyte: send ", "") in lines
-    assert "- left out: fakes, others: they are not here" in lines
-    assert both.front().count("\n") == 3
-    assert "GB/s" not in both.front()
-    assert "  1.50  1.00 to 2.00  1.00  0.01 GB/s" in both.text()
-    assert "0.01  " in results.rates(both.results[0])
-    assert results.where_and_when(MACHINE) == (
-        "2 cores, Linux 6.18, Python 3.13, November 2026"
-    )
 
 
 # ---- the command line ----------------------------------------------------------------
