@@ -13,7 +13,6 @@ the call and waits for the end of that, and so what the call had borrowed is fre
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import os
 import threading
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
@@ -61,8 +60,7 @@ class _Call(Generic[T]):
 
     def wait(self) -> None:
         """Begin, and block until it has ended."""
-        context = contextvars.copy_context()
-        _portal().call_soon_threadsafe(self.begin, context=context)
+        _portal().call_soon_threadsafe(self.begin)  # in this thread's context
         self._wait()
 
     def _wait(self) -> None:

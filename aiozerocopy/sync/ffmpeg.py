@@ -25,7 +25,7 @@ from aiozerocopy._core.errors import StreamBroken
 from aiozerocopy.pool import Frame
 from aiozerocopy.streams import SendStream
 from aiozerocopy.sync._portal import run
-from aiozerocopy.sync._streams import Face, Ticket, blocking, shown
+from aiozerocopy.sync._streams import Face, Ticket, blocking, opens, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -155,18 +155,12 @@ def write(
     return film.written_to
 
 
-def _in_one(
-    kind: Callable[P, ffmpeg.Reader[Frame]],
-) -> Callable[P, npt.NDArray[Any]]:
-    @functools.wraps(kind.__init__)
-    def read(*args: P.args, **options: P.kwargs) -> npt.NDArray[Any]:
-        """Return all frames of a film as one array, with the arguments of `Reader`."""
-        return run(_all_of, kind(*args, **options))
-
-    return read
+def _in_one(film: ffmpeg.Reader[Frame]) -> npt.NDArray[Any]:
+    """All frames of a film as one array."""
+    return run(_all_of, film)
 
 
-read: Final = _in_one(ffmpeg.Reader)
+read: Final = opens(_in_one, ffmpeg.Reader)
 
 
 async def _all_of(film: ffmpeg.Reader[Frame]) -> npt.NDArray[Any]:
