@@ -260,11 +260,14 @@ class Subscription(ObjectReceiveStream[bytes]):
         self._ends_when_slow = when_slow == "end"
         self._pieces: FrameQueue[Piece] = FrameQueue()
         self._waiting = 0  # bytes
-        self._limit = clients._limit
         self._has_header = False
         self._ending: Ending | None = None  # what is raised after the last piece
         self._mark: Callable[[bytes], bytes] = unmarked
         self._change = Change()
+        for piece in clients._latest:
+            self._add(piece)
+        # The client could not take those yet, so they are beyond the limit.
+        self._limit = clients._limit + self._waiting
 
     async def receive(self) -> bytes:
         """The header, and then the next piece.
@@ -293,12 +296,6 @@ class Subscription(ObjectReceiveStream[bytes]):
         self._forget_pieces()
         self._end(Failure(StreamClosed("the subscription was closed")))
         await anyio.lowlevel.checkpoint()
-
-    def _begin_with(self, pieces: FrameQueue[Piece]) -> None:
-        """Queue these beyond the limit: the client could not take them yet."""
-        for piece in pieces:
-            self._add(piece)
-        self._limit += self._waiting
 
     def _push(self, piece: Piece) -> None:
         self._add(piece)
@@ -367,7 +364,6 @@ class Clients(Block):
         if when_slow not in ("skip", "end"):
             raise ValueError(f"when_slow must be 'skip' or 'end', not {when_slow!r}")
         subscription = Subscription(self, when_slow)
-        subscription._begin_with(self._latest)
         if self._ended.is_set():
             subscription._end(self._ending)
         else:
