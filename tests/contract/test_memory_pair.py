@@ -141,19 +141,6 @@ async def test_break_after_some_bytes() -> None:
             await stream.send(b"x")
 
 
-async def test_aclose_sends_what_was_accepted() -> None:
-    one, other = memory_pair(10)
-    ticket = await one.put(b"x" * 30)
-    async with anyio.create_task_group() as tasks:
-        closing = attempt(tasks, one.aclose)
-        await others_wait()
-        assert not closing.done
-        assert await receive(other, 30) == b"x" * 30
-    assert ticket.done()
-    with pytest.raises(anyio.EndOfStream):
-        await other.receive()
-
-
 async def test_cancelled_aclose_closes() -> None:
     one, other = memory_pair(10)
     ticket = await one.put(b"x" * 30)

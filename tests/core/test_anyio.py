@@ -189,19 +189,15 @@ def test_an_address_as_anyio_gives_it(raw: object, plain: object) -> None:
     assert _plain_address(raw) == plain
 
 
-class TestAsyncio:
-    """With nothing but asyncio's own words."""
-
-    @pytest.mark.asyncio
-    @pytest.mark.skipif(sys.version_info < (3, 12), reason="new in 3.12")
-    async def test_eager_tasks(self, pipe: Link) -> None:
-        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
-        async with checked(pipe, {1: 10}, start=True) as (stream, _):
-            tasks = [
-                asyncio.create_task(stream.send(message(1, n, 100_000)))
-                for n in range(10)
-            ]
-            await asyncio.gather(*tasks)
+@pytest.mark.asyncio
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="new in 3.12")
+async def test_eager_tasks(pipe: Link) -> None:
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+    async with checked(pipe, {1: 10}, start=True) as (stream, _):
+        tasks = [
+            asyncio.create_task(stream.send(message(1, n, 100_000))) for n in range(10)
+        ]
+        await asyncio.gather(*tasks)
 
 
 @pytest.mark.anyio

@@ -274,22 +274,6 @@ async def test_receive_drops_fds(files: list[Any]) -> None:
         assert await theirs.receive() == b"dropped"
 
 
-async def test_end_of_the_stream() -> None:
-    async with azc.socketpair() as (ours, theirs):
-        await ours.send_eof()
-        with pytest.raises(anyio.EndOfStream):
-            await theirs.receive_fds(100, 1)
-
-
-async def test_one_task_at_a_time_receives() -> None:
-    async with azc.socketpair() as (_, theirs), anyio.create_task_group() as tasks:
-        tasks.start_soon(theirs.receive_fds, 100, 1)
-        await others_wait()
-        with pytest.raises(anyio.BusyResourceError, match="already reading from"):
-            await theirs.receive_fds(100, 1)
-        tasks.cancel_scope.cancel()
-
-
 @pytest.mark.every_loop
 @pytest.mark.parametrize("end", ["abort", "peer"])
 async def test_end_while_fds_are_queued(end: str, files: list[Any]) -> None:

@@ -435,31 +435,22 @@ class TestTakenBack:
             assert_prefix(data, payload(1, SIZE))
             assert data
 
-    async def test_when_the_reader_leaves_everybody_hears(self, lent: Lend) -> None:
+    @pytest.mark.parametrize("all_is_lent", [False, True])
+    async def test_when_the_reader_leaves_everybody_hears(
+        self, lent: Lend, all_is_lent: bool
+    ) -> None:
         async with lent() as link:
-            os.set_blocking(link.fd, True)
-            frames = [filled(link.pool, n) for n in range(3)]
-            tickets = [
-                await link.stream.put(frames[0]),
-                await link.stream.put(b"small"),
-                await link.stream.put(frames[1]),
-            ]
+            frame = filled(link.pool, 1)
+            part = frame.view[: link.part if all_is_lent else SIZE]
+            tickets = [await link.stream.put(part)]
+            if not all_is_lent:
+                tickets += [await link.stream.put(each) for each in (b"small", frame)]
             await begun(link.stream)
+            assert not any(ticket.done() for ticket in tickets)
             link.hang_up()
             for ticket in tickets:
                 with pytest.raises(azc.StreamBroken):
                     await ticket
-
-    async def test_when_the_reader_leaves_with_all_of_it_in_the_pipe(
-        self, lent: Lend
-    ) -> None:
-        async with lent() as link:
-            frame = filled(link.pool, 1)
-            ticket = await link.stream.put(frame.view[: link.part])
-            assert not ticket.done()
-            link.hang_up()
-            with pytest.raises(azc.StreamBroken):
-                await ticket
 
     async def test_forgotten_streams_take_their_pages_back(
         self, lent: Lend, kind: str
