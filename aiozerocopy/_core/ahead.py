@@ -40,8 +40,6 @@ T = TypeVar("T")
 
 
 class Coming(Reception, Generic[T]):
-    """One of them."""
-
     view: Any = None
 
     def __init__(self, port: Port, then: ThenRgb, result: T) -> None:

@@ -130,7 +130,6 @@ class Operation:
         return self.status == -errno.ECANCELED and self.outcome == outcome
 
     def failure(self) -> Exception:
-        """The exception that says why it failed."""
         return error_of(
             self.status,
             self.taken + self.sent,

@@ -78,15 +78,12 @@ class ThenRgb:
         self.borrowed: list[Any] = [planes, pixels, self.argument]
 
     def __call__(self) -> None:
-        """Convert here and now."""
         lib.azc_yuv_then_rgb(self.argument)
 
 
 def rgb_to_yuv(how: Any, rows: Rows, planes: Any) -> None:
-    """Convert; both have their size."""
     check(lib.azc_rgb_to_yuv(how, rows.start, rows.stride, planes))
 
 
 def yuv_to_rgb(how: Any, planes: Any, pixels: Any) -> None:
-    """Convert; both have their size."""
     check(lib.azc_yuv_to_rgb(how, planes, pixels, how.width * how.pixel_bytes))

@@ -111,7 +111,6 @@ def error_of(
 
 
 def broken_by(code: int, text: str, sent: int = 0, total: int = 0) -> StreamBroken:
-    """The exception for a stream that the system's error of that code has broken."""
     error = StreamBroken(text, sent, total)
     error.errno, error.__cause__ = code, OSError(code, os.strerror(code))
     return error

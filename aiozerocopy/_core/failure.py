@@ -36,7 +36,6 @@ class Failure(Generic[E]):
         self._cause = None if cause is None or cause is error else Failure(cause)
 
     def again(self) -> E:
-        """The exception, anew."""
         arguments = _anew(self._arguments)
         try:
             error = self._kind.__new__(self._kind)
@@ -49,9 +48,6 @@ class Failure(Generic[E]):
             with contextlib.suppress(AttributeError):  # one that cannot be set
                 setattr(error, name, _anew(value))
         return error
-
-    def __repr__(self) -> str:
-        return f"<Failure {self.again()!r}>"
 
 
 def _kept(value: Any) -> Any:

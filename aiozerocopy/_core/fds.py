@@ -26,8 +26,6 @@ close_fds = lib.azc_close_fds
 
 
 class HasFileno(Protocol):
-    """An open file, a socket."""
-
     def fileno(self) -> int: ...
 
 

@@ -68,8 +68,6 @@ class Lent:
 
 
 class Lease(Lent):
-    """The same, with a type and a shape."""
-
     __slots__ = ("_array",)
     KIND: ClassVar[str] = "frame"
 

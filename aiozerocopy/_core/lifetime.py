@@ -134,8 +134,7 @@ class Bound(Ready):
     async def _close(self) -> None:
         """Close the fd, and return when it is closed."""
         waiter = self._waiter
-        here = waiter is not None and runs_here(waiter.loop)
-        if waiter is None or not here:
+        if waiter is None or not runs_here(waiter.loop):
             self.abort()
             return
         self._refuse_more()

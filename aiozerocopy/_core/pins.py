@@ -185,7 +185,6 @@ def content(view: Any, n: int) -> bytes:
 
 
 def fill(view: Any, data: memoryview) -> None:
-    """Copy into a pin."""
     ffi.memmove(view, data, len(data))
 
 

@@ -179,7 +179,6 @@ def _open(
     operation: Operation,
     how: dict[str, int],
 ) -> None:
-    """Begin; or raise why it cannot."""
     sink._claim(operation)
     source._enter_alone()
     source._reception = operation

@@ -376,7 +376,6 @@ class SendStream(Bound, ByteSendStream):
     async def _send(
         self, buffers: Sequence[AnyBuffer], sizes: Sequence[int] = ()
     ) -> None:
-        """Send a message, or a batch."""
         waiter, operation = await self._begin()
         submit = partial(self._out.submit, waiter.port, operation, buffers, sizes)
         await self._submit_and_wait(waiter, operation, submit)
@@ -444,7 +443,6 @@ class SendStream(Bound, ByteSendStream):
             raise self._explain_in_thread(error) from error.__cause__
 
     async def _raise(self, operation: Operation) -> NoReturn:
-        """Raise what made it fail."""
         self._failures.pop(operation, None)
         await self._fail(operation.failure())
 

@@ -98,7 +98,6 @@ class Split(OfOneProcess):
         return SplitterReader(channel, record)
 
     def state(self) -> Counters:
-        """What it has done."""
         lib.azc_split_get(self._number[0], self._state)
         state: Counters = self._state
         return state
@@ -114,7 +113,6 @@ class Split(OfOneProcess):
         return self._end.status if self._end.done else None
 
     async def wait(self) -> None:
-        """Return once it is over."""
         await self._waiter.wait(self._end)
 
     def stop(self) -> None:

@@ -181,7 +181,6 @@ class Waiter:
         return isinstance(self.loop, _TrioLoop)
 
     def join(self, key: object) -> None:
-        """Serve one stream more."""
         self._users.add(key)
         if not self._watched:
             wanted = {self.port.fileno(): self._hear}
@@ -197,7 +196,6 @@ class Waiter:
             self._hear()
 
     def _hear(self) -> None:
-        """Events have come."""
         self.port.drain()
         if not self._users:
             self._end()
@@ -287,7 +285,6 @@ def current_loop() -> Loop:
 
 
 def runs_here(loop: Loop) -> bool:
-    """Does this loop run in this thread?"""
     return _current_native() is loop.native
 
 
@@ -333,7 +330,6 @@ def announce_closing(fd: int) -> None:
 
 
 def has_loop() -> bool:
-    """Does an event loop run in this thread?"""
     return _current_native() is not None
 
 
