@@ -569,42 +569,21 @@ class ReceivingAhead(Receiving):
 # ---- every call, every line ---------------------------------------------------------
 
 
-async def flush(scene: Scene) -> None:
-    await scene.stream.flush()
-
-
 async def aclose(scene: Scene) -> None:
     await scene.stream.aclose()
-
-
-async def aclose_within(scene: Scene) -> None:
-    await scene.stream.aclose(linger=PATIENCE)
 
 
 async def abort(scene: Scene) -> None:
     scene.stream.abort()
 
 
-def sends(call: Callable[[Sending], Awaitable[object]], **options: Any) -> Case:
-    return Case(Sending, call, options.pop("before", Sending.send_first), **options)
+sends = partial(Case, Sending, before=Sending.send_first)
+relays = partial(Case, Relaying, before=Sending.send_first)
+receives = partial(Case, Receiving, before=Receiving.receive_first)
+takes = partial(Case, ReceivingAhead, before=Receiving.find_some)
 
-
-def relays(call: Callable[[Relaying], Awaitable[object]], **options: Any) -> Case:
-    return Case(Relaying, call, options.pop("before", Sending.send_first), **options)
-
-
-def receives(call: Callable[[Receiving], Awaitable[object]], **options: Any) -> Case:
-    return Case(
-        Receiving, call, options.pop("before", Receiving.receive_first), **options
-    )
-
-
-def takes(call: Callable[[ReceivingAhead], Awaitable[object]], **options: Any) -> Case:
-    return Case(ReceivingAhead, call, Receiving.find_some, **options)
-
-
-FULL = {"before": Sending.put_first, "options": {"queue_limit": 1}}
-READY = {"before": Receiving.find_some}
+FULL: dict[str, Any] = {"before": Sending.put_first, "options": {"queue_limit": 1}}
+READY: dict[str, Any] = {"before": Receiving.find_some}
 
 SENDS = {
     "the first send": sends(Sending.send_first, before=None),
@@ -630,9 +609,11 @@ SENDS = {
     "relay of what was received": relays(
         lambda s: s.relay(BIG), before=Relaying.find_some
     ),
-    "flush": sends(flush, before=Sending.put_first),
+    "flush": sends(lambda s: s.stream.flush(), before=Sending.put_first),
     "aclose": sends(aclose, before=Sending.put_first),
-    "aclose within a time": sends(aclose_within, before=Sending.put_first),
+    "aclose within a time": sends(
+        lambda s: s.stream.aclose(linger=PATIENCE), before=Sending.put_first
+    ),
     "send_fds": sends(lambda s: s.send_fds(SMALL)),
     "send_fds, waiting": sends(lambda s: s.send_fds(BIG)),
     "abort": sends(abort, before=Sending.put_first),
