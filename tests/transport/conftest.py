@@ -1,4 +1,4 @@
-"""Both ends of a TLS connection, which are closed with the test."""
+"""Connections of ours, which are closed with the test."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -6,11 +6,18 @@ from typing import Any
 import pytest
 from links import others_wait
 from tls_ends import Contexts, Ends, Joined
+from transports import End, opened
+
+
+@pytest.fixture
+async def end(anyio_backend: object) -> AsyncIterator[End]:
+    async with opened() as end:
+        yield end
 
 
 @pytest.fixture
 async def joined(tls: Contexts, anyio_backend: object) -> AsyncIterator[Joined]:
-    """What makes them; their handshake has begun."""
+    """What makes both ends of TLS; their handshake has begun."""
     made: list[Ends] = []
 
     def join(contexts: Contexts = tls, **options: Any) -> Ends:

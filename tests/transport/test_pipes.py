@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from links import BIG, until
 from oracle import payload
-from transports import Recorder, both_loops, opened
+from transports import End, Recorder, both_loops
 
 from aiozerocopy import transport as azt
 
@@ -113,78 +113,74 @@ def film(tmp_path: Path) -> Path:
 
 
 @both_loops
-async def test_sendfile_in_order_with_writes(film: Path) -> None:
-    async with opened() as end:
-        end.transport.write(bytes(BIG))
-        with film.open("rb") as file:
-            sending = asyncio.ensure_future(azt.sendfile(end.transport, file))
-            await asyncio.sleep(0)
-            end.transport.write(b"behind")
-            data = await end.read(2 * BIG + 6)
-            assert await sending == BIG
-            assert file.tell() == BIG
-        assert data == bytes(BIG) + FILM + b"behind"
+async def test_sendfile_in_order_with_writes(end: End, film: Path) -> None:
+    end.transport.write(bytes(BIG))
+    with film.open("rb") as file:
+        sending = asyncio.ensure_future(azt.sendfile(end.transport, file))
+        await asyncio.sleep(0)
+        end.transport.write(b"behind")
+        data = await end.read(2 * BIG + 6)
+        assert await sending == BIG
+        assert file.tell() == BIG
+    assert data == bytes(BIG) + FILM + b"behind"
 
 
 @both_loops
-async def test_a_cancelled_sendfile_completes_before_the_end(film: Path) -> None:
-    async with opened() as end:
-        with film.open("rb") as file:
-            sending = asyncio.ensure_future(azt.sendfile(end.transport, file))
-            await until(lambda: end.transport._stream.stats.bytes_sent)
-            sending.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await sending
-        end.transport.close()
-        assert await end.read(BIG) == FILM
+async def test_a_cancelled_sendfile_completes_before_the_end(
+    end: End, film: Path
+) -> None:
+    with film.open("rb") as file:
+        sending = asyncio.ensure_future(azt.sendfile(end.transport, file))
+        await until(lambda: end.transport._stream.stats.bytes_sent)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+    end.transport.close()
+    assert await end.read(BIG) == FILM
 
 
-async def test_sendfile_of_a_part(film: Path) -> None:
-    async with opened() as end:
-        with film.open("rb") as file:
-            assert await azt.sendfile(end.transport, file, 100, 50) == 50
-            assert file.tell() == 150
-            assert await azt.sendfile(end.transport, file, 2 * BIG) == 0
-        assert await end.read(50) == FILM[100:150]
+async def test_sendfile_of_a_part(end: End, film: Path) -> None:
+    with film.open("rb") as file:
+        assert await azt.sendfile(end.transport, file, 100, 50) == 50
+        assert file.tell() == 150
+        assert await azt.sendfile(end.transport, file, 2 * BIG) == 0
+    assert await end.read(50) == FILM[100:150]
 
 
-async def test_sendfile_of_memory() -> None:
+async def test_sendfile_of_memory(end: End) -> None:
     data = bytes(payload(2, BIG))
-    async with opened() as end:
-        reading = asyncio.ensure_future(end.read(BIG - 10))
-        with pytest.raises(asyncio.SendfileNotAvailableError):
-            await azt.sendfile(end.transport, io.BytesIO(data), fallback=False)
-        assert await azt.sendfile(end.transport, io.BytesIO(data), 10) == BIG - 10
-        assert await reading == data[10:]
+    reading = asyncio.ensure_future(end.read(BIG - 10))
+    with pytest.raises(asyncio.SendfileNotAvailableError):
+        await azt.sendfile(end.transport, io.BytesIO(data), fallback=False)
+    assert await azt.sendfile(end.transport, io.BytesIO(data), 10) == BIG - 10
+    assert await reading == data[10:]
 
 
 @both_loops
-async def test_the_peer_leaves_during_sendfile(film: Path) -> None:
-    async with opened() as end:
-        with film.open("rb") as file:
-            sending = asyncio.ensure_future(azt.sendfile(end.transport, file))
-            await end.read(10)
-            end.peer.close()
-            with pytest.raises(ConnectionError):
-                await sending
-        await end.protocol.lost
+async def test_the_peer_leaves_during_sendfile(end: End, film: Path) -> None:
+    with film.open("rb") as file:
+        sending = asyncio.ensure_future(azt.sendfile(end.transport, file))
+        await end.read(10)
+        end.peer.close()
+        with pytest.raises(ConnectionError):
+            await sending
+    await end.protocol.lost
 
 
-async def test_sendfile_refuses(film: Path) -> None:
-    async with opened() as end:
-        with film.open() as text, pytest.raises(ValueError, match="binary"):
-            await azt.sendfile(end.transport, text)  # type: ignore[arg-type]
-        with film.open("rb") as file:
-            send: Any = azt.sendfile
-            for numbers in ((-1, None), (0, 0)):
-                with pytest.raises(ValueError, match="must be at least"):
-                    await send(end.transport, file, *numbers)
-            for wrong in ((1.5, None), (0, "all")):
-                with pytest.raises(TypeError):
-                    await send(end.transport, file, *wrong)
-            end.transport.close()
-            with pytest.raises(RuntimeError, match="closing"):
-                await azt.sendfile(end.transport, file)
+async def test_sendfile_refuses(end: End, film: Path) -> None:
+    with film.open() as text, pytest.raises(ValueError, match="binary"):
+        await azt.sendfile(end.transport, text)  # type: ignore[arg-type]
+    with film.open("rb") as file:
+        send: Any = azt.sendfile
+        for numbers in ((-1, None), (0, 0)):
+            with pytest.raises(ValueError, match="must be at least"):
+                await send(end.transport, file, *numbers)
+        for wrong in ((1.5, None), (0, "all")):
+            with pytest.raises(TypeError):
+                await send(end.transport, file, *wrong)
+        end.transport.close()
+        with pytest.raises(RuntimeError, match="closing"):
+            await azt.sendfile(end.transport, file)
 
 
 async def test_sendfile_through_another_transport(film: Path) -> None:

@@ -19,7 +19,7 @@ import scripts
 from accepting import Failing
 from links import BIG, others_wait, until
 from oracle import message, payload, poison
-from transports import HOST, Filler, Recorder, both_loops, opened
+from transports import HOST, End, Filler, Recorder, both_loops, opened
 
 from aiozerocopy import transport as azt
 
@@ -100,44 +100,41 @@ async def test_a_given_socket_stays_an_object_until_the_end() -> None:
 # ---- writing ------------------------------------------------------------------------
 
 
-async def test_arrays_count_bytes() -> None:
+async def test_arrays_count_bytes(end: End) -> None:
     array = np.arange(BIG, dtype="f4").reshape(4, -1)
-    async with opened() as end:
-        end.transport.write(array)
-        end.transport.write(memoryview(array))
-        end.transport.writelines([array[0], b"and", array[1]])
-        expected = array.tobytes() * 2 + array[0].tobytes() + b"and"
-        expected += array[1].tobytes()
-        assert await end.read(len(expected)) == expected
+    end.transport.write(array)
+    end.transport.write(memoryview(array))
+    end.transport.writelines([array[0], b"and", array[1]])
+    expected = array.tobytes() * 2 + array[0].tobytes() + b"and"
+    expected += array[1].tobytes()
+    assert await end.read(len(expected)) == expected
 
 
-async def test_writes_stay_in_order() -> None:
+async def test_writes_stay_in_order(end: End) -> None:
     pieces = [bytes(payload(seed, 1 + seed * 997 % 60_000)) for seed in range(100)]
-    async with opened() as end:
-        end.transport.write(b"")
-        for number, piece in enumerate(pieces):
-            if number % 3:
-                end.transport.write(piece)
-            else:
-                end.transport.writelines([piece[:7], b"", bytearray(piece[7:])])
-        end.transport.write_eof()
-        assert await end.read_all() == b"".join(pieces)
+    end.transport.write(b"")
+    for number, piece in enumerate(pieces):
+        if number % 3:
+            end.transport.write(piece)
+        else:
+            end.transport.writelines([piece[:7], b"", bytearray(piece[7:])])
+    end.transport.write_eof()
+    assert await end.read_all() == b"".join(pieces)
 
 
-async def test_a_buffer_is_borrowed_until_drained() -> None:
+async def test_a_buffer_is_borrowed_until_drained(end: End) -> None:
     data = message(1, 0, BIG)
     sent = bytes(data)
-    async with opened() as end:
-        end.transport.write(data)
-        with pytest.raises(BufferError):
-            data.append(0)
-        assert end.protocol.events == ["made", "pause"]
-        reading = asyncio.ensure_future(end.read(len(sent)))
-        await end.transport.drained()
-        poison(data)
+    end.transport.write(data)
+    with pytest.raises(BufferError):
         data.append(0)
-        assert await reading == sent
-        await until(lambda: end.protocol.events == ["made", "pause", "resume"])
+    assert end.protocol.events == ["made", "pause"]
+    reading = asyncio.ensure_future(end.read(len(sent)))
+    await end.transport.drained()
+    poison(data)
+    data.append(0)
+    assert await reading == sent
+    await until(lambda: end.protocol.events == ["made", "pause", "resume"])
 
 
 @both_loops
@@ -169,58 +166,54 @@ async def test_reuse_after_drain_never_corrupts() -> None:
     assert reader.at_eof()
 
 
-async def test_small_buffers_are_yours_at_once() -> None:
-    async with opened() as end:
-        end.transport.write(bytes(BIG))  # so that the next waits behind it
-        small = bytearray(b"small")
-        end.transport.write(small)
-        small.clear()
-        assert (await end.read(BIG + 5))[BIG:] == b"small"
+async def test_small_buffers_are_yours_at_once(end: End) -> None:
+    end.transport.write(bytes(BIG))  # so that the next waits behind it
+    small = bytearray(b"small")
+    end.transport.write(small)
+    small.clear()
+    assert (await end.read(BIG + 5))[BIG:] == b"small"
 
 
-async def test_bytes_that_cannot_change_are_under_the_marks() -> None:
-    async with opened() as end:
-        end.transport.set_write_buffer_limits(high=2 * BIG)
-        data = bytes(BIG)
-        end.transport.write(data)
-        end.transport.write(memoryview(data)[:100])
-        for nothing in (b"", bytearray(), memoryview(data)[:0], mmap.mmap(-1, 1)):
-            end.transport.write(memoryview(nothing)[:0])
-        assert end.protocol.events == ["made"]
-        assert end.transport.get_write_buffer_size() > 100
-        end.transport.writelines([data, data])
-        assert end.protocol.events == ["made", "pause"]
-        await end.read(3 * BIG + 100)
-        await until(lambda: end.protocol.events == ["made", "pause", "resume"])
-        assert end.transport.get_write_buffer_size() == 0
+async def test_bytes_that_cannot_change_are_under_the_marks(end: End) -> None:
+    end.transport.set_write_buffer_limits(high=2 * BIG)
+    data = bytes(BIG)
+    end.transport.write(data)
+    end.transport.write(memoryview(data)[:100])
+    for nothing in (b"", bytearray(), memoryview(data)[:0], mmap.mmap(-1, 1)):
+        end.transport.write(memoryview(nothing)[:0])
+    assert end.protocol.events == ["made"]
+    assert end.transport.get_write_buffer_size() > 100
+    end.transport.writelines([data, data])
+    assert end.protocol.events == ["made", "pause"]
+    await end.read(3 * BIG + 100)
+    await until(lambda: end.protocol.events == ["made", "pause", "resume"])
+    assert end.transport.get_write_buffer_size() == 0
 
 
-async def test_limits() -> None:
-    async with opened() as end:
-        transport = end.transport
-        assert transport.get_write_buffer_limits() == (16 << 10, 64 << 10)
-        transport.set_write_buffer_limits(low=100)
-        assert transport.get_write_buffer_limits() == (100, 400)
-        transport.set_write_buffer_limits(high=0)
-        assert transport.get_write_buffer_limits() == (0, 0)
-        with pytest.raises(ValueError, match="low=2 and high=1"):
-            transport.set_write_buffer_limits(high=1, low=2)
-        transport.set_write_buffer_limits(high=3 * BIG)
-        transport.write(bytes(BIG))
-        assert end.protocol.events == ["made"]
-        transport.set_write_buffer_limits(high=10)
-        assert end.protocol.events == ["made", "pause"]
+async def test_limits(end: End) -> None:
+    transport = end.transport
+    assert transport.get_write_buffer_limits() == (16 << 10, 64 << 10)
+    transport.set_write_buffer_limits(low=100)
+    assert transport.get_write_buffer_limits() == (100, 400)
+    transport.set_write_buffer_limits(high=0)
+    assert transport.get_write_buffer_limits() == (0, 0)
+    with pytest.raises(ValueError, match="low=2 and high=1"):
+        transport.set_write_buffer_limits(high=1, low=2)
+    transport.set_write_buffer_limits(high=3 * BIG)
+    transport.write(bytes(BIG))
+    assert end.protocol.events == ["made"]
+    transport.set_write_buffer_limits(high=10)
+    assert end.protocol.events == ["made", "pause"]
 
 
 @pytest.mark.parametrize("data", ["text", 5, None, [1, 2], memoryview(bytes(9))[::2]])
-async def test_what_cannot_be_sent_is_refused(data: Any) -> None:
-    async with opened() as end:
-        with pytest.raises((TypeError, BufferError)):
-            end.transport.write(data)
-        with pytest.raises((TypeError, BufferError)):
-            end.transport.writelines([b"a", data])
-        end.transport.write(b"still well")
-        assert await end.read(10) == b"still well"
+async def test_what_cannot_be_sent_is_refused(end: End, data: Any) -> None:
+    with pytest.raises((TypeError, BufferError)):
+        end.transport.write(data)
+    with pytest.raises((TypeError, BufferError)):
+        end.transport.writelines([b"a", data])
+    end.transport.write(b"still well")
+    assert await end.read(10) == b"still well"
 
 
 @both_loops
@@ -239,15 +232,14 @@ async def test_write_eof_comes_after_all_else() -> None:
 
 
 @both_loops
-async def test_close_flushes() -> None:
-    async with opened() as end:
-        end.transport.write(bytearray(BIG))
-        end.transport.close()
-        assert end.transport.is_closing()
-        end.transport.close()
-        assert len(await end.read_all()) == BIG
-        assert await end.protocol.lost is None
-        await end.transport.drained()
+async def test_close_flushes(end: End) -> None:
+    end.transport.write(bytearray(BIG))
+    end.transport.close()
+    assert end.transport.is_closing()
+    end.transport.close()
+    assert len(await end.read_all()) == BIG
+    assert await end.protocol.lost is None
+    await end.transport.drained()
 
 
 # ---- reading ------------------------------------------------------------------------
@@ -354,20 +346,19 @@ async def test_an_empty_buffer_is_an_error() -> None:
     assert "empty buffer" in str(told[0]["exception"])
 
 
-async def test_the_protocol_may_change() -> None:
-    async with opened() as end:
-        assert isinstance(end.transport, asyncio.Transport)
-        assert end.transport.can_write_eof()
-        end.peer.send(b"one")
-        await until(lambda: end.protocol.data == b"one")
-        filler = Filler()
-        end.transport.set_protocol(filler)
-        assert end.transport.get_protocol() is filler
-        end.peer.send(b"two")
-        await until(lambda: filler.data == b"two")
-        end.transport.set_protocol(end.protocol)
-        end.peer.send(b"three")
-        await until(lambda: end.protocol.data == b"onethree")
+async def test_the_protocol_may_change(end: End) -> None:
+    assert isinstance(end.transport, asyncio.Transport)
+    assert end.transport.can_write_eof()
+    end.peer.send(b"one")
+    await until(lambda: end.protocol.data == b"one")
+    filler = Filler()
+    end.transport.set_protocol(filler)
+    assert end.transport.get_protocol() is filler
+    end.peer.send(b"two")
+    await until(lambda: filler.data == b"two")
+    end.transport.set_protocol(end.protocol)
+    end.peer.send(b"three")
+    await until(lambda: end.protocol.data == b"onethree")
 
 
 @both_loops
@@ -421,31 +412,29 @@ async def test_the_peer_goes_while_much_is_queued(tcp: bool) -> None:
 
 
 @both_loops
-async def test_abort_while_writing() -> None:
+async def test_abort_while_writing(end: End) -> None:
     data = message(1, 0, BIG)
     sent = bytes(data)
-    async with opened() as end:
-        end.transport.write(data)
-        draining = asyncio.ensure_future(end.transport.drained())
-        await others_wait()
-        end.transport.abort()
-        end.transport.abort()
-        with pytest.raises(ConnectionAbortedError, match="before all was out"):
-            await draining
-        poison(data)
-        assert await end.protocol.lost is None
-        assert sent.startswith(await end.read_all())
+    end.transport.write(data)
+    draining = asyncio.ensure_future(end.transport.drained())
+    await others_wait()
+    end.transport.abort()
+    end.transport.abort()
+    with pytest.raises(ConnectionAbortedError, match="before all was out"):
+        await draining
+    poison(data)
+    assert await end.protocol.lost is None
+    assert sent.startswith(await end.read_all())
 
 
-async def test_written_after_the_end() -> None:
-    async with opened() as end:
-        end.transport.close()
+async def test_written_after_the_end(end: End) -> None:
+    end.transport.close()
+    await end.transport.drained()
+    end.transport.write(b"late")
+    end.transport.writelines([b"la", b"te"])
+    with pytest.raises(ConnectionAbortedError, match="after it was closed"):
         await end.transport.drained()
-        end.transport.write(b"late")
-        end.transport.writelines([b"la", b"te"])
-        with pytest.raises(ConnectionAbortedError, match="after it was closed"):
-            await end.transport.drained()
-        assert await end.read_all() == b""
+    assert await end.read_all() == b""
 
 
 @pytest.mark.parametrize("call", ["data_received", "eof_received", "pause_writing"])

@@ -191,17 +191,16 @@ async def test_two_numbers_of_one_connection() -> None:
                 await until(lambda: other.protocol.data == b"x")
 
 
-async def test_loop_refuses_others_the_fd_of_a_transport() -> None:
+async def test_loop_refuses_others_the_fd_of_a_transport(end: End) -> None:
     """As asyncio does for its own: a second reader would take the place of ours."""
     loop = asyncio.get_running_loop()
-    async with opened() as end:
-        handle = end.transport.get_extra_info("socket")
-        for fd in (end.transport._fd, handle.fileno()):
-            for call in (loop.add_reader, loop.add_writer):
-                with pytest.raises(RuntimeError, match="is used by transport"):
-                    call(fd, print)
-            for undo in (loop.remove_reader, loop.remove_writer):
-                with pytest.raises(RuntimeError, match="is used by transport"):
-                    undo(fd)
-        end.peer.send(b"hello")
-        await until(has(end, b"hello"))
+    handle = end.transport.get_extra_info("socket")
+    for fd in (end.transport._fd, handle.fileno()):
+        for call in (loop.add_reader, loop.add_writer):
+            with pytest.raises(RuntimeError, match="is used by transport"):
+                call(fd, print)
+        for undo in (loop.remove_reader, loop.remove_writer):
+            with pytest.raises(RuntimeError, match="is used by transport"):
+                undo(fd)
+    end.peer.send(b"hello")
+    await until(has(end, b"hello"))
