@@ -83,6 +83,20 @@ static void patience_begins_anew(void) {
     CHECK(world.ncalls == 12 && nothing_is_told());
 }
 
+/* A thread that was missing is forgotten once it is there. */
+static void patience_for_a_thread(void) {
+    azc_id socket = open_channel(SOCKET, AZC_OUT);
+    world.no_thread = 1;
+    KERNEL_SAYS(-EAGAIN, -ENOBUFS, -ENOBUFS);
+    CHECK(put(socket, 300) == -EINPROGRESS);
+    world.now += PATIENCE * 750;
+    CHECK(nothing_is_told()); /* and a thread starts */
+    sim_idle();
+    report(socket);
+    scripted_pass(PATIENCE * 3 / 4);
+    CHECK(world.ncalls == 3 && world.threads == 1 && nothing_is_told());
+}
+
 /* ---- errors that only concern one message ---------------------------- */
 
 static void cancel_first(void) {
@@ -586,6 +600,7 @@ static const situation situations[] = {
     {"a caller meets an error", caller_meets_error},
     {"a caller meets bad memory", caller_meets_bad_memory},
     {"patience begins anew", patience_begins_anew},
+    {"patience for a thread ends with it", patience_for_a_thread},
     {"a message with files is cancelled", files_are_cancelled},
     {"too many files are on their way", too_many_files},
     {"files go once", files_go_once},
