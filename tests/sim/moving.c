@@ -103,6 +103,17 @@ static void cancel_first(void) {
     CHECK(azc_cancel(writing, token - 1, 0, NULL) == AZC_LATER);
 }
 
+/* Who is to blame was cancelled meanwhile: the next message is not. */
+static void bad_memory_is_cancelled(void) {
+    writing = open_full(SOCKET, AZC_OUT, 100);
+    CHECK(put(writing, 10) == -EINPROGRESS);
+    KERNEL_SAYS(-EFAULT, -EFAULT, ALL);
+    scripted_meanwhile(1, cancel_first);
+    report(writing);
+    CHECK(called(2, writing, 10));
+    CHECK(tells(token - 1, -ECANCELED, 0) && tells(token, 0, 10));
+}
+
 static void files_are_cancelled(void) {
     writing = open_channel(SOCKET, AZC_OUT);
     KERNEL_SAYS(-EAGAIN, -ETOOMANYREFS, ALL);
@@ -338,6 +349,10 @@ static void reader_is_gone(void) {
     world.told = POLLERR;
     CHECK(ask(pipe, 1) == -EPIPE && lender->read == 0);
     CHECK(ask(pipe, 0) == 0 && lender->read == LENT);
+    world.told = 0;
+    world.unread = -EPIPE;
+    scripted_pass(SECOND);
+    CHECK(inside(pipe)->state == BROKEN && inside(pipe)->error == -EPIPE);
 }
 
 /* ---- loans that are taken back --------------------------------------- */
@@ -435,6 +450,17 @@ static void break_it(void) {
 }
 
 static void close_it(void) { CHECK(azc_close(writing, port, 2000) == -EINPROGRESS); }
+
+static void broken_during_a_call(void) {
+    writing = open_full(SOCKET, AZC_OUT, MIB);
+    CHECK(put(writing, MIB) == -EINPROGRESS);
+    KERNEL_SAYS(-EINTR);
+    scripted_meanwhile(0, break_it);
+    report(writing);
+    CHECK(world.ncalls == 1);
+    CHECK(tells(token - 1, -EBADF, 0) && tells(token, -EBADF, 0));
+    CHECK(inside(writing)->state == BROKEN);
+}
 
 static void broken_during_an_attempt(void) {
     writing = open_channel(SOCKET, AZC_OUT);
@@ -601,6 +627,7 @@ static const situation situations[] = {
     {"a caller meets bad memory", caller_meets_bad_memory},
     {"patience begins anew", patience_begins_anew},
     {"patience for a thread ends with it", patience_for_a_thread},
+    {"the message in bad memory is cancelled", bad_memory_is_cancelled},
     {"a message with files is cancelled", files_are_cancelled},
     {"too many files are on their way", too_many_files},
     {"files go once", files_go_once},
@@ -614,6 +641,7 @@ static const situation situations[] = {
     {"the reader of loans is asked", reader_is_asked},
     {"a socket tells when it was read", socket_tells},
     {"a message with files is copied", message_with_files_is_copied},
+    {"broken during a call", broken_during_a_call},
     {"broken during an attempt", broken_during_an_attempt},
     {"stopped within a move", stopped_within_a_move},
     {"a batch ends with what is in flight", batch_ends_with_what_is_in_flight},
