@@ -26,6 +26,17 @@ static void number_is_lost_during_a_receive(void) {
     CHECK(world.ncalls == 1);
 }
 
+static void arming_fails_for_now(void) {
+    azc_id socket = open_channel(SOCKET, AZC_OUT);
+    file_of(fd_of(socket))->arm_fails = -ENOMEM;
+    KERNEL_SAYS(-EAGAIN, ALL);
+    CHECK(put(socket, 300) == -EINPROGRESS);
+    sim_idle();
+    CHECK(scripted_timeout() == NAP && inside(socket)->pumping.armed);
+    scripted_pass(NAP);
+    CHECK(tells(token, 0, 300));
+}
+
 /* ---- no thread ------------------------------------------------------- */
 
 static void threads_are_missing(void) {
@@ -177,6 +188,7 @@ static void forked(void) {
 
 static const situation situations[] = {
     {"a number is lost during a receive", number_is_lost_during_a_receive},
+    {"arming fails for now", arming_fails_for_now},
     {"threads are missing", threads_are_missing},
     {"driven channels are left alone", driven_ones_are_left_alone},
     {"naps are exact", naps_are_exact},

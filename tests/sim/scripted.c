@@ -283,9 +283,12 @@ void azc__poller_abandon(azc_poller *poller) {
 
 int azc__poller_arm(azc_poller *poller, int fd, int what, uint64_t who) {
     file *it = file_of(fd);
+    int r = it->arm_fails;
     (void)what;
+    it->arm_fails = 0;
     it->arms++;
-    sim_trace("fd %ld is armed", fd, 0, 0);
+    sim_trace("fd %ld is armed: %ld", fd, r, 0);
+    if (r < 0) return r;
     it->poller = poller;
     it->who = who;
     if (it->ready) scripted_report(fd);

@@ -47,6 +47,7 @@ typedef struct file {
     int kind;
     bool replaced;      /* the number belongs to another file */
     bool ready;         /* it is reported as soon as it is armed */
+    int arm_fails;      /* -errno, the next time that it is armed; or 0 */
     azc_poller *poller; /* in which it is armed, or NULL */
     uint64_t who;
     int arms; /* how often it was armed */
