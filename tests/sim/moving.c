@@ -435,10 +435,10 @@ static void failed_send_tells_what_is_kept(void) {
 static void only_a_pool_is_taken_back(void) {
     azc_id pipe = open_channel(PIPE, LENDS);
     KERNEL_SAYS(ALL);
-    CHECK(put(pipe, LENT) == -EINPROGRESS && world.calls[0].lends);
-    world.unread = LENT;
+    CHECK(put(pipe, AZC_LEND_MIN) == -EINPROGRESS && world.calls[0].lends);
+    world.unread = AZC_LEND_MIN;
     CHECK(azc_close(pipe, 0, 0) == -EINPROGRESS);
-    CHECK(tells_as(token, -ESHUTDOWN, LENT, AZC_DROPPED));
+    CHECK(tells_as(token, -ESHUTDOWN, AZC_LEND_MIN, AZC_DROPPED));
 }
 
 /* ---- what others ask for meanwhile ----------------------------------- */
@@ -565,6 +565,9 @@ static void move_waits_for_the_submission(void) {
     KERNEL_SAYS(3, ALL);
     scripted_meanwhile(0, move_it);
     CHECK(put(writing, 10) == -EINPROGRESS && tells_as(token, AZC_COPIED, 3, 0));
+    int result = 99; /* without another copy it keeps this one */
+    azc_move_to_copy(&writing, &token, 1, NULL, 10, NULL, 0, &result);
+    CHECK(result == 0);
     sim_idle();
     report(writing);
     CHECK(tells_as(token, 0, 10, AZC_DROPPED));

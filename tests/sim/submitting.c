@@ -622,6 +622,9 @@ static void check_recv_fds(void) {
     peer_feed(it.flow, 1);
     CHECK(azc_recv_fds(it.channel, it.port, 1, memory, 10, &fds) == 1);
     CHECK(with == &fds && has_received(&it, 0, 1));
+    azc_event event; /* of the last one only */
+    CHECK(azc_cancel(it.channel, 1, 0, &event) == AZC_OVER && event.token == 1);
+    CHECK(azc_cancel(it.channel, 2, 0, &event) == AZC_OVER && !event.token);
     with = NULL;
     CHECK(azc_recv_fds(it.channel, it.port, 2, memory, 10, &fds) == -EINPROGRESS);
     peer_feed(it.flow, 1);
