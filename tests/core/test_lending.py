@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 import pytest
 import scripts
+from endings import ENDS
 from links import begun, others_wait, refusing, stuck, submitted, until
 from loans import (
     SIZE,
     Loan,
     cancel_halfway,
-    close_at_once,
     ends,
     filled,
     in_a_child,
@@ -418,7 +418,7 @@ class TestTakenBack:
                 assert_same(await other.read(SIZE), payload(1, SIZE))
             assert_same(await link.read(SIZE), payload(1, SIZE))
 
-    @pytest.mark.parametrize("way", ["abort", "aclose"])
+    @pytest.mark.parametrize("way", ["abort", "cancelled aclose"])
     async def test_after_a_close_the_reader_sees_the_old_bytes(
         self, lent: Lend, way: str
     ) -> None:
@@ -426,7 +426,7 @@ class TestTakenBack:
             frame = filled(link.pool, 1)
             ticket = await link.stream.put(frame)
             await begun(link.stream)
-            await close_at_once(link.stream, way)
+            await ENDS[way](link.stream)
             with pytest.raises(azc.StreamClosed):
                 await ticket
             assert_same(frame.view, payload(1, SIZE))

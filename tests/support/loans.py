@@ -79,16 +79,6 @@ async def cancel_halfway(stream: azc.SendStream, frame: azc.Frame) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def close_at_once(stream: azc.SendStream, way: str) -> None:
-    """With "abort", or with an "aclose" that is cancelled."""
-    if way == "abort":
-        stream.abort()
-    else:
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            await stream.aclose()
-
-
 def poison_in_a_child(buffer: Buffer) -> None:
     """Let a forked child store into its copy of it."""
     in_a_child(lambda: poison(buffer))
