@@ -103,6 +103,7 @@ class Viewer:
     def __init__(self, options: argparse.Namespace) -> None:
         self.meter: Meter = Meter()
         self._options = options
+        self._where = str(options.address)
         self._ssl_context = client_tls(options)
         self._process: azc.Process | None = None
         self._has_complained = False
@@ -174,10 +175,6 @@ class Viewer:
         return True
 
     # -- where no frames come ---------------------------------------------------------
-
-    @property
-    def _where(self) -> str:
-        return str(self._options.address)
 
     def _of_tls(self, error: ssl.SSLError) -> str:
         if not isinstance(error, ssl.SSLCertVerificationError):
