@@ -1,14 +1,8 @@
 """The C helper over a simulated kernel, and under real threads with sanitizers.
 
-tests/sim/sim.c says what is simulated and what must hold; tests/sim/race.c has real
-threads on real pipes and sockets. A failure prints its seed: build the program as
-below, and ``sim --from SEED --seeds 1 --verbose`` shows it again, step by step.
-tests/sim/relaying.c has relays over the simulated kernel, and tests/sim/relays.c
-over a real one. tests/sim/moving.c and pumping.c play csrc/move.c and csrc/pump.c, call
-by call, over a kernel that answers what it is told to (scripted.c). Smaller programs:
-locked.c takes locked pages back from a pipe; joining.c joins a split while that looks
-at its source.  Over the simulated kernel, submitting.c makes its situations by hand,
-and pools.c has an address space of its own.
+What is simulated, and what must hold: the heads of the files in tests/sim.  A failure
+prints its seed: build the program as below, and ``sim --from SEED --seeds 1 --verbose``
+shows it again, step by step.
 """
 
 import os
