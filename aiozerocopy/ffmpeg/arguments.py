@@ -112,7 +112,7 @@ def words(
 
 # ---- filters -------------------------------------------------------------------------
 
-_FILTER = re.compile(r"-vf|-/?filter|-lavfi")
+_FILTER = re.compile(r"-vf$|-/?filter|-lavfi")  # (-vframes is none)
 
 
 def with_filters(

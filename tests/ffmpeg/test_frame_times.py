@@ -178,6 +178,8 @@ async def test_rate_of_part_of_a_film(
     assert times == [0.5, 0.6]
     times = await times_of(path, ffmpeg=ffmpeg, **part)
     assert times == pytest.approx([n / 30 for n in range(15, 21)])
+    times = await times_of(path, fps=10, options=["-vframes", "3"], ffmpeg=ffmpeg)
+    assert times == [0.0, 0.1, 0.2]
 
 
 @pytest.mark.parametrize("more", [{"fps": 30}, {"options": ["-vf", "fps=30"]}], ids=str)
