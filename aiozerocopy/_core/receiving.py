@@ -213,7 +213,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
                     now = receive_now(self._in.id, view, n, come)
                     if now >= least:
                         return result(view, now)
-                reception = Reception(waiter.port, [] if fds is None else [fds])
+                reception = Reception(waiter.port, [])
                 reception.fds = fds
                 n = await self._fill(waiter, reception, view, least, yields)
                 received = result(view, n)
@@ -232,6 +232,8 @@ class ReceiveStream(Bound, ByteReceiveStream):
     ) -> int:
         self._reception = reception
         reception.views.append(view)
+        if reception.fds is not None:
+            reception.views.append(reception.fds)
         # (one statement: no signal handler runs between the two stores)
         reception.taken, self._come[0] = self._come[0], 0
         if yields or len(view) == 0:

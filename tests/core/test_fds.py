@@ -14,6 +14,7 @@ import anyio
 import pytest
 import scripts
 from anyio.abc import SocketAttribute, SocketStream, UNIXSocketStream
+from held import held
 from links import (
     BIG,
     attempt,
@@ -29,6 +30,7 @@ from oracle import message
 
 import aiozerocopy as azc
 from aiozerocopy._core import fds as core_fds
+from aiozerocopy._core import receiving
 
 pytestmark = pytest.mark.anyio
 
@@ -200,6 +202,23 @@ async def test_cancelled_receive_loses_nothing(files: list[Any]) -> None:
         got, fds = await theirs.receive_fds(100, 3)
         assert got == b"later"
         assert same(fds, files[:1])
+
+
+async def test_interrupted_as_it_begins_nothing_stays_borrowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a signal that comes before the new receive has a name."""
+
+    class Lost(receiving.Reception):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            raise KeyboardInterrupt
+
+    async with azc.socketpair() as (_, theirs):
+        monkeypatch.setattr(receiving, "Reception", Lost)
+        with pytest.raises(KeyboardInterrupt):
+            await theirs.receive_fds(100, 1)
+        assert held() == []
 
 
 async def test_kept_fds_end_with_the_stream(files: list[Any]) -> None:
