@@ -77,6 +77,8 @@ class MP4Fragments(Cutter):
     fragment    ``moof`` and ``mdat``, with what stands before them, such as ``styp``
     """
 
+    header: bytes
+
     def __init__(self) -> None:
         super().__init__()
         self._boxes: list[bytes] = []  # of the piece that has begun
@@ -194,6 +196,8 @@ class MKVClusters(Cutter):
     cluster     blocks, each with a frame of one track
     """
 
+    header: bytes
+
     def __init__(self) -> None:
         super().__init__()
         self._video = 0  # the number of the video track
@@ -301,6 +305,8 @@ class TSPackets(Cutter):
     piece     all packets from the one where a picture or a piece of sound begins to the
               next such, so it is whole when the next begins
     """
+
+    header: bytes
 
     def __init__(self) -> None:
         super().__init__()
