@@ -621,6 +621,16 @@ static void relay_has_its_turn(void) {
     azc_relay_free(relay);
 }
 
+static void relay_is_closed(void) {
+    source = open_channel(SOCKET, AZC_IN);
+    writing = open_channel(SOCKET, AZC_OUT);
+    KERNEL_SAYS(10);
+    scripted_meanwhile(0, close_it);
+    open_relay();
+    CHECK(tells(3000, -ESHUTDOWN, 0) && tells(2000, 0, 0));
+    azc_relay_free(relay);
+}
+
 /* ---- all of them ----------------------------------------------------- */
 
 static const situation situations[] = {
@@ -662,6 +672,7 @@ static const situation situations[] = {
     {"a move waits for the submission", move_waits_for_the_submission},
     {"a message becomes another", message_becomes_another},
     {"a relay has its turn", relay_has_its_turn},
+    {"a relay's sink is closed", relay_is_closed},
 };
 
 int main(int argc, char **argv) {

@@ -26,6 +26,16 @@ static void number_is_lost_during_a_receive(void) {
     CHECK(world.ncalls == 1);
 }
 
+/* Then another file is not waited for. */
+static void number_is_lost_during_a_call(void) {
+    writing = open_channel(SOCKET, AZC_OUT);
+    const file *it = file_of(fd_of(writing));
+    KERNEL_SAYS(-EAGAIN);
+    scripted_meanwhile(0, lose_it);
+    CHECK(put(writing, 300) == -EBADF || tells(token, -EBADF, 0));
+    CHECK(it->arms == 0);
+}
+
 static void arming_fails_for_now(void) {
     azc_id socket = open_channel(SOCKET, AZC_OUT);
     file_of(fd_of(socket))->arm_fails = -ENOMEM;
@@ -111,6 +121,15 @@ static void naps_are_exact(void) {
     CHECK(called(calls + 1, b, 300) && scripted_timeout() == SECOND);
 }
 
+static void long_naps(void) {
+    azc_id a = open_full(SOCKET, AZC_OUT, 300);
+    azc_channel *channel = azc__find(a);
+    azc__pump_nap(channel, SECOND + 500);
+    azc__leave(channel);
+    sim_idle();
+    CHECK(scripted_timeout() == SECOND);
+}
+
 /* Once a second, of those that it waits for. */
 static void numbers_are_checked(void) {
     azc_id a = open_full(SOCKET, AZC_OUT, 300);
@@ -188,10 +207,12 @@ static void forked(void) {
 
 static const situation situations[] = {
     {"a number is lost during a receive", number_is_lost_during_a_receive},
+    {"a number is lost during a call", number_is_lost_during_a_call},
     {"arming fails for now", arming_fails_for_now},
     {"threads are missing", threads_are_missing},
     {"driven channels are left alone", driven_ones_are_left_alone},
     {"naps are exact", naps_are_exact},
+    {"a nap is longer than a second", long_naps},
     {"numbers are checked once a second", numbers_are_checked},
     {"pumps come and go", pumps_come_and_go},
     {"a process forks", forked},
