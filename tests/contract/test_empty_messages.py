@@ -14,6 +14,7 @@ async def test_nothing_is_sent(link: Link) -> None:
         await stream.send(b"")
         await stream.send(b"", bytearray(), memoryview(b""))
         await (await stream.put(b""))
+        await (await stream.put(b"", b""))
         await stream.send_many([b"", b""])
         await stream.send(b"x", b"")
     assert received == b"x"

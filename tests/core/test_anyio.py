@@ -19,7 +19,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.file import FileStreamAttribute
 from anyio.streams.stapled import StapledByteStream
 from anyio.streams.text import TextStream
-from links import Link, checked, open_link
+from links import Link, checked, error_in_thread, open_link
 from oracle import message
 
 import aiozerocopy as azc
@@ -166,6 +166,8 @@ class TestWrappers:
             await ours.send_eof()
             with pytest.raises(azc.StreamClosed):
                 await ours.send(b"more")
+            refused = error_in_thread(ours.send_from_thread, b"more")
+            assert isinstance(refused, azc.StreamClosed)
             assert ours.extra(SocketAttribute.raw_socket).gettimeout() == 0
             assert await theirs.receive() == b"last words"
             with pytest.raises(anyio.EndOfStream):

@@ -1,6 +1,7 @@
 """What the census tells of a stream or a ring that is just then being closed."""
 
 import errno
+import fcntl
 import os
 import socket
 from collections.abc import Callable
@@ -109,6 +110,16 @@ class TestStream:
         for fd in (read_fd, write_fd):
             os.close(fd)
         assert census._fill(read_fd) == {}
+
+    def test_of_which_nothing_can_be_told(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> bytes:
+            raise OSError(errno.EBADF, "closed")
+
+        monkeypatch.setattr(fcntl, "ioctl", refuse)
+        monkeypatch.setattr(census, "capacity_of", lambda _: 1)
+        assert census._fill(0) == {}
 
 
 @pytest.mark.skipif(PORTABLE, reason="the portable build has no rings")

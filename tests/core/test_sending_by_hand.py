@@ -163,6 +163,17 @@ class TestExplained:
 
 
 class TestPutNow:
+    @at_once
+    async def test_at_once(self, ends: azc.opening.PipeEnds) -> None:
+        stream, receiver = ends.writer, ends.reader
+        for is_exclusive in (False, False, True):  # (the first binds it)
+            stream._is_exclusive = is_exclusive
+            if is_exclusive:
+                stream._out.ready = None
+            assert stream._put_now(stream._enter(), b"ab") is None
+            assert (stream._out.ready is None) is is_exclusive
+            assert await receiver.receive() == b"ab"
+
     async def test_beyond_the_limit(self, stream: SendStream) -> None:
         stream._out.set_limit(1)
         await stream.put(bytes(MUCH))
@@ -312,6 +323,13 @@ class TestTheEnd:
         assert waits == [(False, ours._channels[0].patience())]
         assert ours._has_ended
         peer.abort()
+
+    async def test_one_whose_end_was_interrupted_ends_later_without_a_word(
+        self, stream: SendStream
+    ) -> None:
+        stream._refuse_more()
+        stream.__del__()
+        assert stream._has_ended
 
     async def test_one_that_was_never_made_ends_without_a_word(self) -> None:
         lifetime.Bound.__new__(lifetime.Bound).__del__()

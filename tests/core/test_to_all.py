@@ -4,6 +4,8 @@ import errno
 import gc
 import time
 from collections.abc import AsyncIterator
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -317,3 +319,36 @@ class TestMove:
         gc.collect()
         assert [each.done for each in begun] == [True] * 3
         data.append(0)
+
+
+NEWER: Any = SimpleNamespace(pins="newer's", nbytes=7)
+COPY: Any = SimpleNamespace(pins="the copy's", nbytes=5)
+
+
+class TestNote:
+    @pytest.mark.parametrize(
+        ("result", "copy", "newer", "noted"),
+        [
+            (1, COPY, NEWER, (["newer's"], 7, True)),
+            (1, None, NEWER, (["newer's"], 7, True)),
+            (1, COPY, None, (["own", "more"], 5, False)),
+            (0, COPY, NEWER, (["copied"], 5, False)),
+            (0, COPY, None, (["copied"], 5, False)),
+            (0, None, NEWER, (["own"], 5, False)),
+            (-errno.EINPROGRESS, COPY, NEWER, (["own", "more"], 5, False)),
+            (to_all._NOT_ASKED, COPY, NEWER, (["own", "more"], 5, False)),
+        ],
+    )
+    def test_what_each_carries_now(
+        self, result: int, copy: Any, newer: Any, noted: tuple[Any, ...]
+    ) -> None:
+        operations: Any = [
+            SimpleNamespace(done=done, views=["own", "more"], total=5, is_newer=False)
+            for done in (True, False)
+        ]
+        for it in operations:
+            it.moved_to_copy = partial(it.__setattr__, "views", ["copied"])
+        to_all._note_moves(operations, [result] * 2, copy, newer)
+        over, other = [(it.views, it.total, it.is_newer) for it in operations]
+        assert over == (["own", "more"], 5, False)
+        assert other == noted
