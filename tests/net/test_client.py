@@ -407,7 +407,8 @@ async def test_the_first_failure_is_logged_and_the_last_raised(
         with anyio.fail_after(10), pytest.raises(OSError, match=r"refused|within"):
             await client.receive()
         assert client.stats.failures > 1
-    (record,) = caplog.records
+    # (asyncio may say of a busy machine that a callback was slow)
+    (record,) = (each for each in caplog.records if each.name == "aiozerocopy")
     said = record.getMessage()
     assert said.startswith(f"no frames from 127.0.0.1:{port} for now: ")
     assert "Connection refused" in said
