@@ -18,7 +18,6 @@ enum {
 
 /* ---- waiting ----------------------------------------------------------- */
 
-/* Until it is woken, one of the fds is ready, or a second is over. */
 void azc__pass_wait(azc_passage *pass, struct pollfd *fds, nfds_t count) {
     fds[0] = (struct pollfd){pass->wake[0], POLLIN, 0};
     azc_sys.poll(fds, count, LOOK_MS);

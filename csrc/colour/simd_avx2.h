@@ -1,4 +1,4 @@
-/* simd_avx2.h - the operations of simd.h in AVX2.
+/* simd_avx2.h - the operations of simd_plain.h, which says what they do, in AVX2.
  *
  * Most instructions work in two lanes of 16 bytes.  A `words` of a `bytes` holds
  * its items in the order of _mm256_unpacklo and -hi, which _mm256_packus undoes.
@@ -122,7 +122,6 @@ static inline void split4(const uint8_t *p, bytes channels[3]) {
                                         _mm256_unpackhi_epi32(of[2], of[3]));
 }
 
-/* The fourth is opaque. */
 static inline void join4(uint8_t *p, const bytes channels[3]) {
     const __m256i full = _mm256_set1_epi8(-1);
     const __m256i a = _mm256_unpacklo_epi8(channels[0], channels[1]);
@@ -141,27 +140,23 @@ static inline void join4(uint8_t *p, const bytes channels[3]) {
     }
 }
 
-/* Two planes, one byte of each in turn. */
 static inline void join2(uint8_t *p, bytes a, bytes b) {
     store_two(p, p + 32, _mm256_unpacklo_epi8(a, b));
     store_two(p + 16, p + 48, _mm256_unpackhi_epi8(a, b));
 }
 
-/* x * 128 */
 static inline words widened(bytes x) {
     const __m256i zero = _mm256_setzero_si256();
     return (words){_mm256_srli_epi16(_mm256_unpacklo_epi8(zero, x), 1),
                    _mm256_srli_epi16(_mm256_unpackhi_epi8(zero, x), 1)};
 }
 
-/* 32 samples: x * 128 */
 static inline words luma_of(const uint8_t *p) {
     const __m256i x = load(p), high = _mm256_set1_epi16((int16_t)0xff00);
     return (words){_mm256_srli_epi16(_mm256_slli_epi16(x, 8), 1),
                    _mm256_srli_epi16(_mm256_and_si256(x, high), 1)};
 }
 
-/* 16 samples, each for two pixels: (x - 128) * 256 */
 static inline words chroma_of(const uint8_t *p) {
     const __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
     const __m256i grey = _mm256_set1_epi16(INT16_MIN);
@@ -169,7 +164,6 @@ static inline words chroma_of(const uint8_t *p) {
     return (words){y, y};
 }
 
-/* The same of 16 pairs: of the first (second) in each. */
 static inline words chroma_of_pairs(const uint8_t *p, int second) {
     const __m256i x = load(p), high = _mm256_set1_epi16((int16_t)0xff00);
     const __m256i grey = _mm256_set1_epi16(INT16_MIN);
@@ -178,7 +172,6 @@ static inline words chroma_of_pairs(const uint8_t *p, int second) {
     return (words){y, y};
 }
 
-/* (x * c + 2^14) / 2^15 */
 static inline words times(words x, int16_t c) {
     const __m256i by = _mm256_set1_epi16(c);
     return (words){_mm256_mulhrs_epi16(x.lo, by),
@@ -189,19 +182,16 @@ static inline words plus(words x, words y) {
     return (words){_mm256_add_epi16(x.lo, y.lo), _mm256_add_epi16(x.hi, y.hi)};
 }
 
-/* Saturated. */
 static inline words plus_all(words x, int16_t c) {
     const __m256i y = _mm256_set1_epi16(c);
     return (words){_mm256_adds_epi16(x.lo, y), _mm256_adds_epi16(x.hi, y)};
 }
 
-/* x / 2^shift as bytes, 0 to 255 */
 static inline bytes narrowed(words x, int shift) {
     return _mm256_packus_epi16(_mm256_srai_epi16(x.lo, shift),
                                _mm256_srai_epi16(x.hi, shift));
 }
 
-/* 64 bytes, pair by pair: the first times w0 and the second times w1. */
 static inline words pairs(const uint8_t *p, int8_t w0, int8_t w1) {
     const __m256i by =
         _mm256_set1_epi16((int16_t)((uint8_t)w0 | (uint8_t)w1 << 8));
@@ -213,7 +203,6 @@ static inline words shifted(words x, int by) {
     return (words){_mm256_slli_epi16(x.lo, by), _mm256_slli_epi16(x.hi, by)};
 }
 
-/* As narrowed, of what `pairs` made. */
 static inline bytes narrowed_pairs(words x, int shift) {
     return _mm256_permute4x64_epi64(narrowed(x, shift), 0xD8);
 }

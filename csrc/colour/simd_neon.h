@@ -1,4 +1,4 @@
-/* simd_neon.h - the operations of simd_avx2.h in NEON. */
+/* simd_neon.h - the operations of simd_plain.h, which says what they do, in NEON. */
 #ifndef SIMD_NEON_H
 #define SIMD_NEON_H
 #include <arm_neon.h>
@@ -37,7 +37,6 @@ static inline void join3(uint8_t *p, const bytes channels[3]) {
                                  channels[2].val[half]}});
 }
 
-/* The fourth is opaque. */
 static inline void join4(uint8_t *p, const bytes channels[3]) {
     for (int half = 0; half < 2; half++)
         vst4q_u8(p + 64 * half,
@@ -45,13 +44,11 @@ static inline void join4(uint8_t *p, const bytes channels[3]) {
                                  channels[2].val[half], vdupq_n_u8(255)}});
 }
 
-/* Two planes, one byte of each in turn. */
 static inline void join2(uint8_t *p, bytes a, bytes b) {
     for (int half = 0; half < 2; half++)
         vst2q_u8(p + 32 * half, (uint8x16x2_t){{a.val[half], b.val[half]}});
 }
 
-/* x * 128 */
 static inline words widened(bytes x) {
     words y;
     for (int half = 0; half < 2; half++) {
@@ -63,7 +60,6 @@ static inline words widened(bytes x) {
     return y;
 }
 
-/* 32 samples: x * 128 */
 static inline words luma_of(const uint8_t *p) { return widened(load(p)); }
 
 /* Each of 16 bytes twice: (x - 128) * 256 */
@@ -80,15 +76,12 @@ static inline words doubled(uint8x16_t x) {
     return y;
 }
 
-/* 16 samples, each for two pixels: (x - 128) * 256 */
 static inline words chroma_of(const uint8_t *p) { return doubled(vld1q_u8(p)); }
 
-/* The same of 16 pairs: of the first (second) in each. */
 static inline words chroma_of_pairs(const uint8_t *p, int second) {
     return doubled(vld2q_u8(p).val[second]);
 }
 
-/* (x * c + 2^14) / 2^15 */
 static inline words times(words x, int16_t c) {
     for (int i = 0; i < 4; i++) x.val[i] = vqrdmulhq_n_s16(x.val[i], c);
     return x;
@@ -99,13 +92,11 @@ static inline words plus(words x, words y) {
     return x;
 }
 
-/* Saturated. */
 static inline words plus_all(words x, int16_t c) {
     for (int i = 0; i < 4; i++) x.val[i] = vqaddq_s16(x.val[i], vdupq_n_s16(c));
     return x;
 }
 
-/* x / 2^shift as bytes, 0 to 255 */
 static inline bytes narrowed(words x, int shift) {
     const int16x8_t by = vdupq_n_s16((int16_t)-shift);
     bytes y;
@@ -116,7 +107,6 @@ static inline bytes narrowed(words x, int shift) {
     return y;
 }
 
-/* 64 bytes, pair by pair: the first times w0 and the second times w1. */
 static inline words pairs(const uint8_t *p, int8_t w0, int8_t w1) {
     words y;
     for (int i = 0; i < 4; i++) {
@@ -135,7 +125,6 @@ static inline words shifted(words x, int by) {
     return x;
 }
 
-/* As narrowed, of what `pairs` made. */
 static inline bytes narrowed_pairs(words x, int shift) {
     return narrowed(x, shift);
 }

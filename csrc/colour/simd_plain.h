@@ -1,4 +1,4 @@
-/* simd_plain.h - the operations of simd_avx2.h in plain C: what they mean, and
+/* simd_plain.h - the operations that rows_body.h needs, in plain C: what they mean, and
  * what other processors run. */
 #ifndef SIMD_PLAIN_H
 #define SIMD_PLAIN_H
