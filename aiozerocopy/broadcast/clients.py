@@ -98,6 +98,7 @@ class Client:
         self.closed: bool = False
         self._change = Change()  # a frame has left, a frame came, or it was closed
         self._dropped = 0
+        self._is_held = False
         self._seat = Seat()  # which counts what was sent
 
     @property
@@ -136,10 +137,20 @@ class Client:
 
     async def _idle(self) -> None:
         """Return when nothing waits and nothing is in flight."""
-        while not self.closed and (self._current is not None or self._pending):
+        while not self.closed and (
+            self._current is not None or (self._pending and not self._is_held)
+        ):
             await self._change.next()
 
     # -- what the hub does with it ------------------------------------------------
+
+    def _hold(self, is_held: bool) -> None:
+        """Let frames wait, as if the stream had no room; or let them go again."""
+        self._is_held = is_held
+        if is_held:
+            self._seat.leave()
+        elif self._pending and self._current is None:
+            self._advance()
 
     @property
     def _is_full(self) -> bool:
@@ -159,9 +170,9 @@ class Client:
         if not self._pending.accepts(message):
             self._drop(message)
             return False
-        if self._current is None:
+        if self._current is None and not self._is_held:
             return True
-        self._queue(message, self._current)
+        self._queue(message)
         return False
 
     async def _offer_in_time(self, message: Message, started: float) -> None:
@@ -174,13 +185,15 @@ class Client:
             self._fail(ClientTooSlow(f"a frame waited for {self._deadline:g} s"))
         self._offer(message)
 
-    def _queue(self, message: Message, current: Message) -> None:
-        if self._deadline and time.monotonic() - self._since > self._deadline:
+    def _queue(self, message: Message) -> None:
+        current, deadline = self._current, self._deadline
+        if current and deadline and time.monotonic() - self._since > deadline:
             self._fail(ClientTooSlow(f"a frame took more than {self._deadline:g} s"))
             return
         self._pending.append(message)
         if self.policy == "disconnect":
-            queued = current.nbytes + sum(m.nbytes for m in self._pending)
+            queued = sum(m.nbytes for m in self._pending)
+            queued += current.nbytes if current is not None else 0
             if queued > max(self._limit, message.nbytes):
                 self._fail(ClientTooSlow(f"{queued:,} bytes were queued"))
         elif self.policy != "block":
@@ -209,7 +222,7 @@ class Client:
 
     def _advance(self) -> None:
         """Nothing is in flight: send what waits, and wake the tasks that wait."""
-        while self._pending and self._current is None and not self.closed:
+        while self._pending and not (self._current or self._is_held or self.closed):
             self._send(self._pending.pop())
         self._change.happen()
 

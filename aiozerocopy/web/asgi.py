@@ -285,6 +285,7 @@ class _WebSocket(_Exchange):
         talk = Talk()
         while (message := await self._receive())["type"] == "websocket.receive":
             said = message.get("bytes") or message.get("text") or ""
+            self.link.hear(said)
             if len(said) > MAX_MESSAGE:
                 await self.close(TOO_BIG, "the message is too long")
             elif talk.is_too_fast():

@@ -24,6 +24,7 @@ import anyio
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._net.admission import Pace
 from aiozerocopy._net.foreign_streams import PIECE, MessageStream
+from aiozerocopy.web.link import Link
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -45,7 +46,7 @@ UPGRADE = {"Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
 CLOSE_SECONDS = 1.0  # that a goodbye may take
 READ_SIZE = 4 << 10  # bytes
 
-# A viewer has only to watch, so it may say next to nothing.
+# A viewer has only to watch, and to acknowledge, so it may say next to nothing.
 MAX_MESSAGE = 4 << 10  # bytes
 MAX_EVENTS = 100  # fragments, pings and pongs at once
 EVENTS_A_SECOND = 50  # in the long run
@@ -68,6 +69,10 @@ class Viewer(Protocol):
 
     @property
     def wrap(self) -> Wrap: ...
+
+    @property
+    def link(self) -> Link:
+        """Hears what the viewer acknowledges, if it is a WebSocket."""
 
     async def wait_left(self) -> None:
         """Return when the viewer has left, or must."""
@@ -152,6 +157,7 @@ class ForeignViewer(MessageStream):
     guest: Guest | None = None
 
     def __init__(self) -> None:
+        self.link: Link = Link()
         self.is_open: bool = True
         self.is_over: bool = False  # it has left, or has heard the goodbye
 

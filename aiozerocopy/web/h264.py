@@ -7,14 +7,22 @@ How a frame travels
 
 FFmpeg runs while somebody watches, and is started anew when the picture's size changes.
 A frame that cannot be shown does not reach it: viewers get the reason at once.
+
+Key frames are made on demand: for a newcomer, and for who has lost frames.  A pipe has
+no way to ask for one, so it goes with the frame: frames travel in Matroska, and an odd
+timestamp asks for a key frame.  So there is none without need, which would be several
+times as long as the others; a restart would take every viewer's frames for 0.1 seconds,
+and short groups, or refreshing in stripes, would cost bits all the time.  If no frame
+comes to carry the wish, the newest is encoded once more: a still picture has newcomers,
+too.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import logging
 import math
+import time
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,6 +38,7 @@ from aiozerocopy.ffmpeg import binary
 from aiozerocopy.process import open_process
 from aiozerocopy.streams import SendStream
 from aiozerocopy.web.exchange import first_to_end
+from aiozerocopy.web.link import LATE
 from aiozerocopy.web.pixels import (
     H264,
     H264_CONFIGURATION,
@@ -45,13 +54,15 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from aiozerocopy.broadcast import Broadcast, Client, Event, Published
+    from aiozerocopy.broadcast import Broadcast, Client, Published
     from aiozerocopy.process import Process
     from aiozerocopy.streams import ReceiveStream
+    from aiozerocopy.web.link import Link
     from aiozerocopy.web.pixels import PictureFormat
 
-GROUP = 60  # frames from one key frame to the next
-FPS = 30  # for FFmpeg, which makes bits a frame of it
+FRAME_MS = 32  # from one frame to the next, for FFmpeg; even, see `_Run.feed`
+KEY_SECONDS = 0.25  # from one key frame to the next, whoever asks
+HOLD_SECONDS = 0.05  # that a wish waits for a new frame to go with
 MIN_BITRATE, MAX_BITRATE = 2_000_000, 8_000_000  # bits a second, at that rate
 
 log: logging.Logger = logging.getLogger("aiozerocopy")
@@ -67,6 +78,11 @@ _TAG_HEADER = 11
 _TAG_END = 4
 _VIDEO = 9
 _AVC_PREFIX = 5  # frame type and codec, packet type, composition time
+_LAST_FRAME = (1 << 31) // FRAME_MS - 1  # by FLV's timestamps
+
+# Matroska's names of pixel formats.
+_FOURCC = {"gray8": b"Y800", "rgb24": b"RGB\x18", "rgba": b"RGBA", "bgr24": b"BGR\x18"}
+_FOURCC |= {"bgra": b"BGRA", "yuv420p": b"I420", "nv12": b"NV12"}
 
 
 def ffmpeg_if_any() -> str | None:
@@ -83,22 +99,56 @@ def bitrate(width: int, height: int) -> int:
 
 
 def ffmpeg_command(ffmpeg: str, picture: PictureFormat) -> list[str]:
-    """How FFmpeg is called: pixels of this picture on stdin, FLV on stdout."""
+    """How FFmpeg is called: Matroska with this picture on stdin, FLV on stdout."""
     rate = bitrate(picture.width, picture.height)
     return [
         *(ffmpeg, "-hide_banner", "-nostats", "-loglevel", "error"),
-        *("-f", "rawvideo", "-pix_fmt", picture.form.name),
-        *("-video_size", f"{picture.width}x{picture.height}", "-framerate", str(FPS)),
+        *("-f", "matroska", "-fflags", "nobuffer"),
         *("-probesize", "32", "-analyzeduration", "0", "-i", "pipe:0"),
         *("-vf", _FILTERS.format(yuv=_YUV if picture.form.is_yuv else "")),
         *("-colorspace", "bt709", "-color_primaries", "bt709"),
         *("-color_trc", "bt709", "-color_range", "tv"),
         *("-c:v", "libx264", "-preset", "ultrafast", "-tune", "zerolatency"),
-        *("-b:v", str(rate), "-maxrate", str(rate), "-bufsize", str(rate)),
-        *("-g", str(GROUP)),
+        # (0.1 s: a key frame is no longer than three or four of the others)
+        *("-b:v", str(rate), "-maxrate", str(rate), "-bufsize", str(rate // 10)),
+        *("-enc_time_base", "1:1000", "-force_key_frames", "expr:mod(round(t*1000),2)"),
         *("-f", "flv", "-flvflags", "no_duration_filesize", "-flush_packets", "1"),
         "pipe:1",
     ]
+
+
+def _element(name: str, content: bytes, more: int = 0) -> bytes:
+    """An element of Matroska, of whose content ``more`` bytes follow."""
+    length = len(content) + more | 1 << 56
+    return bytes.fromhex(name) + length.to_bytes(8, "big") + content
+
+
+def _number(name: str, value: int) -> bytes:
+    return _element(name, value.to_bytes(8, "big"))
+
+
+def _film_of(picture: PictureFormat) -> bytes:
+    """The beginning of a film in Matroska, whose pixels are as they are."""
+    form = picture.form
+    size = _number("b0", picture.width) + _number("ba", picture.height)
+    video = _element("e0", size + _element("2eb524", _FOURCC[form.name]))
+    numbers = _number("d7", 1) + _number("73c5", 1) + _number("83", 1)
+    lasts = _number("23e383", FRAME_MS * 1_000_000)
+    track = numbers + _element("86", b"V_UNCOMPRESSED") + lasts + video
+    return b"".join(
+        (
+            _element("1a45dfa3", _element("4282", b"matroska")),
+            bytes.fromhex("18538067 01ffffffffffffff"),  # a segment of unknown length
+            _element("1549a966", _number("2ad7b1", 1_000_000)),  # times are in ms
+            _element("1654ae6b", _element("ae", track)),
+        )
+    )
+
+
+def _head_of(nbytes: int, timestamp: int) -> bytes:
+    """What goes before a frame in Matroska."""
+    block = _element("a3", b"\x81\0\0\x80", nbytes)
+    return _element("1f43b675", _number("e7", timestamp) + block, nbytes)
 
 
 @dataclass(frozen=True)
@@ -108,6 +158,7 @@ class Packet:
     buffers: Sequence[Buffer]
     kind: int  # of its payload: see `pixels`
     key: bool
+    sequence: int
 
     @property
     def nbytes(self) -> int:
@@ -119,43 +170,77 @@ class Packet:
 
 
 class PacketQueue:
-    """Packets that wait for one viewer; if too many do, it goes on at a key frame."""
+    """Packets that wait for one viewer, as long as its `Link` lets them be new.
 
-    def __init__(self, limit: int) -> None:
+    Pictures that would come too late are dropped.  The viewer goes on at a key frame,
+    for which ``ask`` is called as soon as one would arrive in time.
+    """
+
+    def __init__(self, link: Link, ask: Callable[[], object]) -> None:
         self.dropped: int = 0  # pictures
-        self._limit = limit
-        self._packets: FrameQueue[Packet] = FrameQueue()
+        self._link = link
+        self._ask = ask
+        link.on_change = self._look
+        self._words: list[Packet] = []  # what is no picture: it goes first
+        self._pictures: FrameQueue[Packet] = FrameQueue()
+        self._since = 0.0  # when the oldest picture came
+        self._key_nbytes = 0  # of the last key frame
         self._ended = False
         self._change = Change()
+        ask()
 
     def push(self, packet: Packet) -> None:
-        if not packet.is_picture or self._packets.accepts(packet):
-            self._packets.append(packet)
+        if not packet.is_picture:
+            self._words = [each for each in self._words if each.kind != packet.kind]
+            self._words.append(packet)
+            if packet.kind == H264_CONFIGURATION:  # what waits was for another one
+                self._drop_all()
+                self._pictures.needs_key = True
+        elif self._pictures.accepts(packet):
+            if packet.key:  # what waits is of no use any more
+                self._drop_all()
+                self._key_nbytes = packet.nbytes
+            if not self._pictures:
+                self._since = self._link.clock()
+            self._pictures.append(packet)
         else:
             self.dropped += 1
-        if len(self._packets) > self._limit:
-            self._drop_all()
-        self._change.happen()
-
-    def _drop_all(self) -> None:
-        """Keep only the newest configuration, which the next key frame needs."""
-        dropped = self._packets.drop_to(0)
-        self.dropped += sum(packet.is_picture for packet in dropped)
-        needed = [packet for packet in dropped if packet.kind == H264_CONFIGURATION]
-        for configuration in needed[-1:]:
-            self._packets.append(configuration)
+        self._look()
 
     def end(self) -> None:
         self._ended = True
         self._change.happen()
 
+    def _look(self) -> None:
+        """Drop what waits if it is late; ask for a key frame if one may come."""
+        link, waiting = self._link, self._pictures
+        if waiting:
+            is_late = link.clock() - self._since > LATE
+            if is_late or not link.takes(next(iter(waiting)).nbytes):
+                self._drop_all()
+                waiting.needs_key = True
+        if waiting.needs_key and link.takes(self._key_nbytes):
+            self._ask()
+        self._change.happen()
+
+    def _drop_all(self) -> None:
+        while self._pictures:
+            self._pictures.pop()
+            self.dropped += 1
+
     async def next(self) -> Packet | None:
-        """The next packet; None at the end."""
-        while not self._packets:
+        """The next packet, which is to be sent now; None at the end."""
+        self._look()
+        while not self._words:
+            if self._pictures:
+                packet = self._pictures.pop()
+                self._since = self._link.clock()
+                self._link.send(packet.sequence, packet.nbytes)
+                return packet
             if self._ended:
                 return None
             await self._change.next()
-        return self._packets.pop()
+        return self._words.pop(0)
 
 
 class _Run:
@@ -165,73 +250,90 @@ class _Run:
         self.picture: PictureFormat | None = None
         self.begun = anyio.Event()  # the picture is known
         self.changed = anyio.Event()  # it is another one now
+        self.wishes = Change()  # for a key frame
         self.failure = ""
+        self.sequence = -1  # of the newest frame that was fed
         self._tell = tell  # sends a packet to all viewers
+        self._wants_key = False
+        self._key_at = -math.inf  # when the last was made
         self._configuration: list[Packet] = []
         self._reason: list[Packet] = []  # why the newest frame cannot be shown
-        # The last key frame, and all that followed.
-        self._latest: FrameQueue[Packet] = FrameQueue()
-        self._timestamps: dict[int, int] = {}  # of frames that may still be sent
-        self._sent: collections.deque[tuple[int, int]] = collections.deque()
-        self._encoded: collections.deque[tuple[bool, memoryview]] = collections.deque()
+        self._frames = 0  # that were fed
+        # Those that may still come out, by their number: sequence and timestamp.
+        self._inside: dict[int, tuple[int, int]] = {}
+
+    def ask(self) -> None:
+        """Make the next frame a key frame."""
+        self._wants_key = True
+        self.wishes.happen()
+
+    @property
+    def wants_key(self) -> bool:
+        """Is one to be made now?"""
+        is_due = time.monotonic() - self._key_at >= KEY_SECONDS
+        return self._wants_key and is_due and not self._reason
+
+    @property
+    def is_content(self) -> bool:
+        """Does nobody wait for a key frame?"""
+        return not self._wants_key
 
     def feed(self, frame: Published) -> Sequence[Buffer]:
-        """What FFmpeg gets of a frame: its pixels, or nothing.
+        """What FFmpeg gets of a frame: Matroska, or nothing.
 
         Raises: ValueError, which ends the hub's client, if it is another picture.
         """
         try:
             picture = picture_format(frame)
         except UnknownPicture as reason:
-            packet = Packet(reason_message(frame, reason), REASON, key=False)
+            message, sequence = reason_message(frame, reason), frame.sequence
+            packet = Packet(message, REASON, key=False, sequence=sequence)
             self._reason = [packet]
             self._tell(packet)
             return (b"",)
         self._reason = []
+        view = frame.view
+        begin: list[Buffer] = []
         if self.picture is None:
             self.picture = picture
             self.begun.set()
-        elif self.picture != picture:
+            # (what comes out of FFmpeg begins with the second)
+            begin = [_film_of(picture) + _head_of(view.nbytes, 0), view]
+            self._frames = 1
+        elif self.picture != picture or self._frames > _LAST_FRAME:
             self.changed.set()
             raise ValueError(f"the picture is {picture} now")
-        self._timestamps[frame.sequence] = frame.timestamp_ns
-        return (frame.view,)
+        # The first that comes out is one anyway; FFmpeg counts from its timestamp.
+        is_key, number = self.wants_key and self._frames > 1, self._frames
+        if is_key or number == 1:
+            self._wants_key, self._key_at = False, time.monotonic()
+        self._inside[number] = frame.sequence, frame.timestamp_ns
+        self._frames, self.sequence = number + 1, frame.sequence
+        return (*begin, _head_of(view.nbytes, number * FRAME_MS + is_key), view)
 
-    def on_event(self, _client: Client, event: Event, sequence: int) -> None:
-        timestamp = self._timestamps.pop(sequence, None)
-        if event == "sent" and timestamp is not None:
-            self._sent.append((sequence, timestamp))
-
-    def take(self, tag: memoryview) -> None:
-        """Send the packets that a tag of FFmpeg's completes.
-
-        Each frame becomes one packet, in the same order; but a packet may come before
-        the hub says that its frame was sent.
-        """
+    def take(self, timestamp: int, tag: memoryview) -> None:
+        """Send the packet that is in a tag of FFmpeg's."""
         picture, prefix, payload = self.picture, tag[:_AVC_PREFIX], tag[_AVC_PREFIX:]
         assert picture is not None
         if prefix[1] == 0:
             kind = H264_CONFIGURATION
             message = websocket_message(payload, kind, picture, 0, 0, key=True)
-            packet = Packet(message, kind, key=True)
+            packet = Packet(message, kind, key=True, sequence=0)
             self._configuration = [packet]
             self._tell(packet)
-        if prefix[1] == 1:
-            self._encoded.append((prefix[0] >> 4 == 1, payload))
-        while self._encoded and self._sent:
-            key, payload = self._encoded.popleft()
-            frame = self._sent.popleft()
-            message = websocket_message(payload, H264, picture, *frame, key=key)
-            packet = Packet(message, H264, key)
-            if self._latest.accepts(packet):
-                self._latest.append(packet)
-            if key:
-                self._latest.drop_to(1)
-            self._tell(packet)
+        number = timestamp // FRAME_MS
+        if prefix[1] == 1 and number in self._inside:
+            sequence, when = self._inside[number]
+            for older in [each for each in self._inside if each <= number]:
+                del self._inside[older]
+            key = prefix[0] >> 4 == 1
+            named = picture, sequence, when
+            message = websocket_message(payload, H264, *named, key=key)
+            self._tell(Packet(message, H264, key, sequence))
 
     def packets_so_far(self) -> list[Packet]:
         """What a newcomer needs to decode what follows."""
-        return [*self._configuration, *self._latest, *self._reason]
+        return [*self._configuration, *self._reason]
 
 
 class H264Encoder:
@@ -248,14 +350,14 @@ class H264Encoder:
 
     # -- viewers ------------------------------------------------------------------
 
-    def subscribe(self) -> PacketQueue:
-        """A queue of packets, from the latest key frame on.
+    def subscribe(self, link: Link) -> PacketQueue:
+        """A queue of packets, which begins with a key frame.
 
         Raises:
             StreamClosed: the hub is closed.
             RuntimeError: it is not entered.
         """
-        queue = PacketQueue(2 * GROUP)
+        queue = PacketQueue(link, lambda: self._current.ask())
         for packet in self._current.packets_so_far():
             queue.push(packet)
         self._queues.add(queue)
@@ -308,9 +410,7 @@ class H264Encoder:
         """
         with ChildPipes() as pipes, contextlib.ExitStack() as undo:
             read_fd, writer = pipes.into(SendStream, "reads")
-            client = self._hub.attach(
-                writer, policy="latest", encode=run.feed, on_event=run.on_event
-            )
+            client = self._hub.attach(writer, policy="latest", encode=run.feed)
             undo.callback(client.detach)
             # The first frame, which the hub may have already, says what picture it is.
             await first_to_end(client.wait_closed, run.begun.wait)
@@ -322,11 +422,24 @@ class H264Encoder:
             ) as ffmpeg:
                 try:
                     distribute = partial(self._distribute, run, ffmpeg)
-                    await first_to_end(distribute, run.changed.wait)
+                    repeat = partial(self._repeat, run, client, writer)
+                    await first_to_end(distribute, repeat, run.changed.wait)
                 finally:
                     ffmpeg.kill()  # nobody needs the frames inside of it
         if run.failure:
             raise OSError(run.failure)
+
+    async def _repeat(self, run: _Run, client: Client, writer: SendStream) -> None:
+        """Encode the newest frame again if a key frame is wanted and no frame comes."""
+        while True:
+            if run.is_content:
+                await run.wishes.next()
+            await anyio.sleep(HOLD_SECONDS)
+            frame = self._hub._last
+            if frame is None or frame.sequence != run.sequence or client.stats.queued:
+                continue  # a newer one is on its way
+            if run.wants_key:
+                await writer.send(*run.feed(frame))
 
     async def _distribute(self, run: _Run, ffmpeg: Process) -> None:
         """Give FFmpeg's packets to all queues; its end is a failure."""
@@ -335,13 +448,13 @@ class H264Encoder:
         try:
             await stdout.receive_exactly(bytearray(_FLV_HEADER))
             while True:
-                run.take(await _next_tag(stdout))
+                run.take(*await _next_tag(stdout))
         except (IncompleteReceive, anyio.EndOfStream):
             run.failure = f"FFmpeg ended: {ffmpeg.stderr_tail.strip() or 'in silence'}"
 
 
-async def _next_tag(stdout: ReceiveStream) -> memoryview:
-    """The next video tag's content; others are skipped."""
+async def _next_tag(stdout: ReceiveStream) -> tuple[int, memoryview]:
+    """The next video tag's timestamp and content; others are skipped."""
     header = bytearray(_TAG_HEADER)
     while True:
         await stdout.receive_exactly(header)
@@ -349,4 +462,5 @@ async def _next_tag(stdout: ReceiveStream) -> memoryview:
         content = bytearray(size + _TAG_END)
         await stdout.receive_exactly(content)
         if header[0] == _VIDEO and size >= _AVC_PREFIX:
-            return memoryview(content)[:size]
+            timestamp = int.from_bytes(header[7:8] + header[4:7], "big")
+            return timestamp, memoryview(content)[:size]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import socket
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -30,6 +31,7 @@ from aiozerocopy.web.exchange import (
     READ_SIZE,
     as_it_is,
 )
+from aiozerocopy.web.link import Link
 from aiozerocopy.web.request import (
     COMMON_HEADERS,
     SEND_SECONDS,
@@ -56,6 +58,9 @@ HEADER_SECONDS = 5.0  # from a request's first byte to the end of its headers
 IDLE_SECONDS = 30.0  # without a request
 GOODBYE_SECONDS = 1.0  # that a refused client has to read why
 GOODBYE_BYTES = 256 << 10  # that it may still send meanwhile
+# Bytes that the kernel takes for a viewer: in all (the kernel counts them double), and
+# before it has sent them.
+IN_FLIGHT, UNSENT = 256 << 10, 32 << 10
 
 _LAST_CHUNK = b"0\r\n\r\n"
 _END = re.compile(rb"\n\r?\n")  # of a request's line and headers
@@ -225,13 +230,22 @@ class HttpConnection:
         if is_chunked:
             headers = {**headers, "Transfer-Encoding": "chunked"}
         await self._send(200, headers)
+        self._buffer_little()
         return _Endless(self.stream, is_chunked=is_chunked)
 
     async def accept(self, request: Request) -> WebSocket:
         headers = {**accepting(request), "Connection": "Upgrade"}
         self._is_last = True
         await self._send(101, headers)
+        self._buffer_little()
         return WebSocket(self.stream, bytes(self._unread))
+
+    def _buffer_little(self) -> None:
+        """Let the kernel keep little: what waits there is late for a slow viewer."""
+        raw = self.stream._raw_socket
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, IN_FLIGHT)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
 
     async def _send(self, status: int, headers: Headers, body: bytes = b"") -> None:
         self._is_answered = True
@@ -266,6 +280,7 @@ class _Endless:
     def __init__(self, stream: HttpStream, *, is_chunked: bool) -> None:
         self.stream = stream
         self.wrap = in_a_chunk if is_chunked else as_it_is
+        self.link: Link = Link()
 
     async def wait_left(self) -> None:
         """Forget what comes, until the viewer closes its half or has said too much."""

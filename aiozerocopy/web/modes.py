@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from aiozerocopy._net.admission import Guest
-    from aiozerocopy.broadcast import Broadcast, Encode, Published
+    from aiozerocopy.broadcast import Broadcast, Client, Encode, Event, Published
     from aiozerocopy.web.exchange import Exchange, Viewer, Wrap
     from aiozerocopy.web.request import Request
 
@@ -166,14 +166,35 @@ class Modes:
 
 
 class HubFeed:
-    """Frames from the hub for one viewer: always the newest, whole ones."""
+    """Frames from the hub for one viewer: always the newest, whole ones.
+
+    The next one waits until its `Link` takes one.
+    """
+
+    _sent_bytes = _nbytes = 0  # in all, and of the last frame
 
     def __init__(
         self, hub: Broadcast, viewer: Viewer, encode: Encode, patience: float
     ) -> None:
+        self._link = viewer.link
         self._client = hub.attach(
-            viewer.stream, policy="latest", encode=encode, deadline=patience
+            viewer.stream,
+            policy="latest",
+            encode=encode,
+            deadline=patience,
+            on_event=self._note,
         )
+        self._link.on_change = self._look
+
+    def _note(self, client: Client, event: Event, sequence: int) -> None:
+        if event == "sent":
+            total, self._sent_bytes = self._sent_bytes, client.stats.bytes_sent
+            self._nbytes = self._sent_bytes - total
+            self._link.send(sequence, self._nbytes)
+            client._hold(not self._link.takes(self._nbytes))
+
+    def _look(self) -> None:
+        self._client._hold(not self._link.takes(self._nbytes))
 
     async def run(self) -> None:
         """Until the viewer left, or was too slow."""
@@ -198,7 +219,7 @@ class PacketFeed:
         self._viewer = viewer
         self._patience = patience
         self._counts = Counter[str]()
-        self._queue = encoder.subscribe()
+        self._queue = encoder.subscribe(viewer.link)
 
     async def run(self) -> None:
         while (packet := await self._queue.next()) is not None:

@@ -177,6 +177,8 @@ class _WebSocket(ForeignViewer):
         async for message in self._socket:
             if message.type is WSMsgType.ERROR:  # also a message that is too long
                 break
+            if message.type is WSMsgType.TEXT:
+                self.link.hear(message.data)
             if talk.is_too_fast():
                 await self.close(POLICY_VIOLATION, "too many messages")
         self.is_open = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from aiozerocopy.broadcast import Broadcast
     from aiozerocopy.web.exchange import HttpStream
     from aiozerocopy.web.request import Request
-
-UNSENT = 256 << 10  # bytes the kernel takes ahead for a viewer: more would be latency
 
 
 def serve(
@@ -175,9 +172,6 @@ class WebServer(Service):
     async def _serve_client(self, stream: HttpStream, guest: Guest) -> None:
         http = HttpConnection(stream, self._site.count, guest)
         try:
-            if hasattr(socket, "TCP_NOTSENT_LOWAT"):
-                low = socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT
-                stream._raw_socket.setsockopt(*low)
             await self._answer_all(http)
         except PEER_LEFT:
             stream.abort()

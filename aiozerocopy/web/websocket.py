@@ -27,6 +27,7 @@ from aiozerocopy.web.exchange import (
     Talk,
     first_to_end,
 )
+from aiozerocopy.web.link import Link
 from aiozerocopy.web.request import Refused
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class WebSocket:
         self._ws = Connection(ConnectionType.SERVER, [_Limit()])
         self._message_bytes = 0
         self._talk = Talk()
+        self.link: Link = Link()
         self._is_alive = True  # something came since the last ping
         self._ws.receive_data(early)
 
@@ -140,6 +142,8 @@ class WebSocket:
             if self._message_bytes > MAX_MESSAGE:
                 await self.close(CloseReason.MESSAGE_TOO_BIG, "the message is too long")
             elif event.message_finished:
+                if self._message_bytes == len(event.data):
+                    self.link.hear(event.data)
                 self._message_bytes = 0
 
     async def close(self, code: int, reason: str) -> None:

@@ -221,18 +221,22 @@ async def test_h264_takes_the_bits_that_it_has(kind: str) -> None:
     y, x = np.mgrid[:512, :512]
     random = np.random.default_rng(1)
 
+    form = pixels.PictureFormat(512, 512, pixels.FORMATS["gray8"])
+
     def drawn(number: int) -> bytes:
         waves = 60 * np.sin(x / 20 + number / 3) * np.sin(y / 15 - number / 4)
         slow = 40 * np.sin((x + y) / 50 + number / 5)
         noise = random.integers(0, 255, (512, 512))
         scene = noise if kind == "noise" else 128 + waves + slow
-        return scene.astype(np.uint8).tobytes()
+        picture = scene.astype(np.uint8).tobytes()
+        begin = b"" if number else h264._film_of(form)
+        return begin + h264._head_of(len(picture), number * h264.FRAME_MS) + picture
 
-    form = pixels.PictureFormat(512, 512, pixels.FORMATS["gray8"])
     ffmpeg = h264.ffmpeg_if_any()
     assert ffmpeg is not None
     command = h264.ffmpeg_command(ffmpeg, form)
-    done = await anyio.run_process(command, input=b"".join(map(drawn, range(h264.FPS))))
+    frames = 1000 // h264.FRAME_MS
+    done = await anyio.run_process(command, input=b"".join(map(drawn, range(frames))))
     assert 0.8 < 8 * len(done.stdout) / h264.bitrate(512, 512) < 2
 
 
@@ -301,3 +305,22 @@ async def test_h264_of_yuv(hub: Broadcast, name: str) -> None:
         kinds = [(await viewer.message())[0] for _ in range(2)]
         assert [header[1] for header in kinds] == [2, 1]
         assert kinds[1][4:6] == (WIDTH, HEIGHT // 2)
+
+
+@needs_ffmpeg
+async def test_key_frames_come_when_they_are_needed(hub: Broadcast) -> None:
+    """For a newcomer, also to a still picture; and none without need."""
+    async with web.serve(hub) as to, watching(to, "/h264") as first:
+        await hub.publish(picture())
+        headers = [(await first.message())[0] for _ in range(2)]
+        assert headers[1][3] & pixels.KEY
+        async with watching(to, "/h264") as late:
+            headers = [(await late.message())[0] for _ in range(2)]
+            assert headers[1][3] & pixels.KEY
+            assert headers[1][7] == 0
+        header, _ = await first.message()
+        assert (header[3] & pixels.KEY, header[7]) == (pixels.KEY, 0)
+        for number in range(1, 40):
+            await hub.publish(picture(number))
+            header, _ = await first.message()
+            assert (header[3] & pixels.KEY, header[7]) == (0, number)

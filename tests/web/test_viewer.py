@@ -22,6 +22,7 @@ from web_client import (
     needs_jpeg,
     outlast,
     picture,
+    publishing,
     until_seen,
     upgrade,
     watching,
@@ -363,6 +364,66 @@ async def test_h264(hub: Broadcast, server: str) -> None:
         assert kinds == [pixels.H264_CONFIGURATION, pixels.H264]
         await viewer.leave()
         await until(lambda: hub.clients == ())
+
+
+@needs_ffmpeg
+@each_way
+async def test_a_viewer_who_falls_behind_goes_on_at_a_key_frame(
+    hub: Broadcast, server: str
+) -> None:
+    """It acknowledges nothing for a while; what it then gets is new."""
+    async with serving(server, hub) as to, watching(to, "/h264") as viewer:
+        async with publishing(hub):
+            await viewer.message()
+            header, _ = await viewer.message()
+            await viewer.send(events.TextMessage(str(header[7])))
+            await until(lambda: hub.sequence > header[7] + 500)
+            newest, keys = hub.sequence, 0
+
+            async def acknowledge() -> None:
+                while True:
+                    await viewer.send(events.TextMessage(str(header[7])))
+                    await anyio.sleep(0.05)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(acknowledge)
+                while header[7] < newest:
+                    header, _ = await viewer.message()
+                    keys += header[3] & pixels.KEY
+                tasks.cancel_scope.cancel()
+            assert keys > 0
+        text = (await ask(to, "/metrics")).body.decode()
+        name = 'aiozerocopy_web_frames_dropped_total{mode="h264"} '
+        assert int(text.partition(name)[2].partition("\n")[0]) > 0
+
+
+@each_way
+async def test_raw_frames_wait_for_who_has_not_acknowledged(
+    hub: Broadcast, server: str
+) -> None:
+    async with serving(server, hub) as to, watching(to) as viewer:
+        for number in range(2):
+            await hub.publish(picture(number))
+            assert await viewer.number() == number
+            if number == 0:
+                await viewer.send(events.TextMessage("0"))
+                await until(lambda: _link_of(hub).acknowledges)
+        link = _link_of(hub)
+        await until(lambda: not link.takes(1))
+        await hub.publish(picture(2))  # the last that it gets so
+        assert await viewer.number() == 2
+        [client] = hub.clients
+        await until(lambda: client.stats.sent == 3)
+        for number in range(3, 6):
+            await hub.publish(picture(number))
+        assert (client.stats.queued, client.stats.dropped) == (1, 2)
+        await viewer.send(events.TextMessage("2"))
+        assert await viewer.number() == 5
+
+
+def _link_of(hub: Broadcast) -> Any:
+    [client] = hub.clients
+    return client._on_event.__self__._link  # type: ignore[union-attr]
 
 
 UNSHOWABLE: list[tuple[Any, str, str]] = [

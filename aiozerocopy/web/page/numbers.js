@@ -26,6 +26,7 @@ export class Numbers {
   }
 
   show(sequence, timestamp) {
+    if (sequence === this.last) return; // the same again, for those who have just come
     const now = performance.now();
     const latency = Math.max(0, performance.timeOrigin + now + this.ahead - timestamp);
     this.recent.push([now, latency]);

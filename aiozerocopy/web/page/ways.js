@@ -6,6 +6,7 @@ import { Unable, address, askReason } from "./server.js";
 const HEADER_BYTES = 32;
 const PIXELS = 0, CONFIGURATION = 2, REASON = 3; // kinds of payload
 const PATIENCE = 4000; // ms that the server has to say why it has refused
+const ACKNOWLEDGE = 40; // ms from one acknowledgement to the next, at least
 const GOING_AWAY = 1001, CANNOT = 4406; // why the server closes a WebSocket
 
 function readHeader(data) {
@@ -43,6 +44,27 @@ function joiner() {
   };
 }
 
+// Tells the server which picture was painted last, or passed over: it sends no more than
+// can be painted in time.
+function acknowledger(socket) {
+  let newest = 0;
+  let timer = null;
+  let sent = -Infinity;
+  const send = () => {
+    timer = null;
+    sent = performance.now();
+    if (socket.readyState === WebSocket.OPEN) socket.send(String(newest));
+  };
+  return ({ sequence }) => {
+    newest = sequence;
+    const wait = sent + ACKNOWLEDGE - performance.now();
+    if (timer === null && wait > 0) timer = setTimeout(send, wait);
+    else if (timer === null) send();
+  };
+}
+
+// `take` gets each message, and two functions: for a failure, and for when it is done
+// with a picture.
 function overWebSocket(path, signal, take) {
   return new Promise((resolve, reject) => {
     const socket = new WebSocket(address(path, location.protocol === "https:" ? "wss:" : "ws:"));
@@ -55,10 +77,11 @@ function overWebSocket(path, signal, take) {
     };
     signal.addEventListener("abort", () => socket.close());
     const join = joiner();
+    const done = acknowledger(socket);
     socket.onmessage = ({ data }) => {
       try {
         const message = signal.aborted ? null : join(data);
-        if (message !== null) take(readHeader(message), fail);
+        if (message !== null) take(readHeader(message), fail, done);
       } catch (error) {
         fail(error);
       }
@@ -75,17 +98,21 @@ function overWebSocket(path, signal, take) {
 
 function raw(screen, signal) {
   let newest = null; // of those that came since the last repaint
-  const paint = () => {
+  const paint = (done) => {
     if (newest === null || signal.aborted) return;
     const header = newest;
     newest = null;
     screen.painter.pixels(header, header.payload);
     screen.shown(header);
+    done(header);
   };
-  return overWebSocket("raw", signal, (header) => {
+  return overWebSocket("raw", signal, (header, fail, done) => {
     screen.arrived(header);
-    if (header.kind === REASON) return screen.explain(header);
-    if (newest === null) requestPaint(paint);
+    if (header.kind === REASON) {
+      screen.explain(header);
+      return done(header);
+    }
+    if (newest === null) requestPaint(() => paint(done));
     newest = header;
   });
 }
@@ -98,35 +125,37 @@ function requestPaint(paint) {
 
 async function h264(screen, signal) {
   if (!("VideoDecoder" in self)) throw new Unable("no WebCodecs");
-  const waiting = new Map(); // timestamp for the decoder -> header of the frame
+  const waiting = new Map(); // timestamp for the decoder -> [header of the frame, done]
+  let count = 0;
   let decoder = null;
   let failure = null;
   let needsKey = true;
 
-  let newest = null; // [frame, header]: decoded, and not painted yet
+  let newest = null; // [frame, header, done]: decoded, and not painted yet
   const discard = () => {
     newest?.[0].close();
     newest = null;
   };
   const paint = () => {
     if (newest === null) return;
-    const [frame, header] = newest;
+    const [frame, header, done] = newest;
     try {
       if (signal.aborted) return;
       const { visibleRect: rect } = frame;
       screen.painter.image(frame, header.width, header.height, rect.width, rect.height);
       screen.shown(header);
+      done(header);
     } finally {
       discard();
     }
   };
   const output = (frame) => {
-    const header = waiting.get(frame.timestamp);
+    const [header, done] = waiting.get(frame.timestamp) ?? [];
     waiting.delete(frame.timestamp);
     if (header === undefined) return frame.close();
     if (newest === null) requestPaint(paint);
     discard(); // to paint is slower than to decode here: only the newest counts
-    newest = [frame, header];
+    newest = [frame, header, done];
   };
   const shut = () => {
     if (decoder !== null && decoder.state !== "closed") decoder.close();
@@ -150,18 +179,14 @@ async function h264(screen, signal) {
   const supported = await VideoDecoder.isConfigSupported({ codec: "avc1.42c01f" });
   if (!supported.supported) throw new Unable("no H.264 decoder");
   try {
-    await overWebSocket("h264", signal, (header, fail) => {
+    await overWebSocket("h264", signal, (header, fail, done) => {
       screen.arrived(header);
       if (header.kind === REASON) return screen.explain(header);
       if (header.kind === CONFIGURATION) return configure(header.payload, fail);
-      if (decoder === null || (needsKey && !header.key)) return;
-      if (decoder.decodeQueueSize > 90) { // we are too slow: go on at the next key frame
-        needsKey = true;
-        return;
-      }
+      if (decoder === null || (needsKey && !header.key)) return done(header);
       needsKey = false;
-      const timestamp = header.sequence;
-      waiting.set(timestamp, header);
+      const timestamp = (count += 1); // (a still picture comes again with its number)
+      waiting.set(timestamp, [header, done]);
       const type = header.key ? "key" : "delta";
       decoder.decode(new EncodedVideoChunk({ type, timestamp, data: header.payload }));
     });

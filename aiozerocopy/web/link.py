@@ -1,0 +1,128 @@
+"""What is on its way to one viewer, and whether a picture sent now would be too old.
+
+The page acknowledges pictures when it has painted them, or passed over them: each time
+with the sequence of the newest, at most some 25 times a second.  From that follow
+
+    rate   how many bytes a second arrive: the most between two acknowledgements, lately
+    delay  how long the link itself takes: the least from sending to acknowledgement in
+           the last seconds, less what the picture's own bytes take at that rate
+
+A picture may be sent if it would be acknowledged `LATE` seconds after the link's delay
+at most, and if nothing that was sent before is later than that already.  On an idle
+link any picture may be sent, as no other would arrive earlier.
+
+A viewer that acknowledges nothing (a script, a plain JPEG stream) may always be sent
+to.  For it the kernel's buffers are the limit, and the time that pictures wait here.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LATE = 0.1  # seconds
+# Seconds after which a value counts no more, once there are newer ones.
+RATE_MEMORY, DELAY_MEMORY = 1.0, 10.0
+# The link may be faster than what was measured of it, as not all of it was used.
+GAIN = 1.25
+KEPT = 256  # pictures of which the first may be that is acknowledged
+_DIGITS = 20  # of a sequence, at most
+
+
+class _Sent(NamedTuple):
+    """A picture on its way."""
+
+    sequence: int
+    since: float
+    nbytes: int
+    total: int  # bytes sent, this picture's included
+
+
+class _Best:
+    """The best value of the last seconds: of these, and as many before."""
+
+    def __init__(
+        self,
+        choose: Callable[[float, float], float],
+        worst: float,
+        memory: float,
+    ) -> None:
+        self._choose, self._worst, self._memory = choose, worst, memory
+        self._old = self._new = worst
+        self._since = 0.0
+
+    def add(self, value: float, now: float) -> None:
+        if now - self._since > self._memory:
+            self._old, self._new, self._since = self._new, self._worst, now
+        self._new = self._choose(self._new, value)
+
+    @property
+    def value(self) -> float:
+        return self._choose(self._old, self._new)
+
+
+class Link:
+    """The link to one viewer, by what its page acknowledges."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock: Callable[[], float] = clock
+        self.acknowledges: bool = False
+        # Called when more may be sent, perhaps.
+        self.on_change: Callable[[], object] = lambda: None
+        self._sent: collections.deque[_Sent] = collections.deque()
+        self._total = self._arrived = 0  # bytes
+        self._was_idle = True  # since the last acknowledgement
+        self._arrived_at = clock()
+        self._delay = _Best(min, float("inf"), DELAY_MEMORY)
+        self._rate = _Best(max, 0.0, RATE_MEMORY)
+
+    def send(self, sequence: int, nbytes: int) -> None:
+        """Note a picture that is being sent."""
+        if not self.acknowledges and len(self._sent) == KEPT:
+            self._sent.popleft()  # perhaps none will ever be acknowledged
+        now = self.clock()
+        if not self._sent:
+            self._arrived, self._arrived_at = self._total, now
+            self._was_idle = True
+        self._total += nbytes
+        self._sent.append(_Sent(sequence, now, nbytes, self._total))
+
+    def hear(self, words: str | bytes) -> None:
+        """Take what the viewer says: the sequence of a picture that it is done with."""
+        if isinstance(words, str) and len(words) <= _DIGITS and words.isdecimal():
+            self._acknowledge(int(words))
+
+    def _acknowledge(self, sequence: int) -> None:
+        newest = None
+        while self._sent and self._sent[0].sequence <= sequence:
+            newest = self._sent.popleft()
+        if newest is None:
+            return
+        self.acknowledges = True
+        now = self.clock()
+        arrived, seconds = newest.total - self._arrived, now - self._arrived_at
+        self._arrived, self._arrived_at = newest.total, now
+        if seconds > 0 and not self._was_idle:
+            self._rate.add(arrived / seconds, now)
+        self._was_idle = False
+        own = newest.nbytes / self._rate.value if self._rate.value else 0.0
+        self._delay.add(max(now - newest.since - own, 0.0), now)
+        self.on_change()
+
+    @property
+    def age(self) -> float:
+        """Seconds since the oldest picture was sent that is not acknowledged."""
+        return self.clock() - self._sent[0].since if self._sent else 0.0
+
+    def takes(self, nbytes: int) -> bool:
+        """Would a picture of this size arrive in time?"""
+        if not self.acknowledges or not self._sent:
+            return True
+        latest, rate = self._delay.value + LATE, self._rate.value
+        waiting = self._total - self._arrived + nbytes
+        lasts = waiting / (GAIN * rate) if rate else 0.0
+        return max(lasts - (self.clock() - self._arrived_at), self.age) <= latest

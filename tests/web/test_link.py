@@ -1,0 +1,201 @@
+"""What a viewer is sent follows from what it acknowledges, and from when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozerocopy.web.h264 import Packet, PacketQueue
+from aiozerocopy.web.link import KEPT, LATE, Link
+from aiozerocopy.web.pixels import H264, H264_CONFIGURATION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.anyio
+
+FRAME = 1 / 30
+NBYTES = 20_000
+RATE = 30 * NBYTES  # bytes a second that the stream needs
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Wire:
+    """A simulated link with a delay and a rate, which keeps the clock."""
+
+    def __init__(self, delay: float, rate: float) -> None:
+        self.clock = Clock()
+        self.link = Link(self.clock)
+        self.delay, self.rate = delay, rate
+        self.ages: list[float] = []  # of the pictures, when they arrive
+        self._free_at = 0.0
+        self._arrivals: list[tuple[float, int]] = []
+
+    def send(self, sequence: int, nbytes: int) -> None:
+        now = self.clock.now
+        self._free_at = max(self._free_at, now) + nbytes / self.rate
+        self._arrivals.append((self._free_at + self.delay, sequence))
+        self.link.send(sequence, nbytes)
+        self.ages.append(self._free_at + self.delay - now)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass: each picture is acknowledged as it arrives."""
+        end = self.clock.now + seconds
+        while self._arrivals and self._arrivals[0][0] <= end:
+            self.clock.now, sequence = self._arrivals.pop(0)
+            self.link.hear(str(sequence))
+        self.clock.now = end
+
+    def frames(self, seconds: float) -> Iterator[int]:
+        for number in range(round(seconds / FRAME)):
+            yield number
+            self.wait(FRAME)
+
+
+@pytest.mark.parametrize("delay", [0.001, 0.05, 0.4])
+def test_a_link_with_room_carries_every_frame(delay: float) -> None:
+    wire = Wire(delay, 4 * RATE)
+    for number in wire.frames(20):
+        nbytes = 3 * NBYTES if number % 10 == 0 else NBYTES
+        assert wire.link.takes(nbytes)
+        wire.send(number, nbytes)
+
+
+def test_what_is_sent_into_a_link_that_is_too_slow_stays_new() -> None:
+    wire = Wire(0.02, 4 * RATE)
+    for number in wire.frames(20):
+        if number == 150:
+            wire.rate = 0.4 * RATE
+            wire.ages.clear()
+        if wire.link.takes(NBYTES):
+            wire.send(number, NBYTES)
+    settled = wire.ages[10:]
+    assert len(settled) > 0.8 * 0.4 * 30 * 14  # and the link is used
+    assert max(settled) < 0.02 + 2 * LATE
+
+
+def test_nothing_is_sent_into_silence_and_all_after_it() -> None:
+    wire = Wire(0.02, 4 * RATE)
+    for number in wire.frames(5):
+        wire.send(number, NBYTES)
+    changes: list[float] = []
+    wire.link.on_change = lambda: changes.append(wire.clock.now)
+    wire.wait(1)
+    wire.send(1000, NBYTES)
+    wire.clock.now += LATE / 2
+    assert wire.link.takes(1)
+    wire.clock.now += LATE
+    assert not wire.link.takes(1)
+    wire.clock.now += 100
+    assert not wire.link.takes(1)
+    wire.link.hear("1000")
+    assert changes[-1] == wire.clock.now
+    assert wire.link.takes(10 * NBYTES)
+
+
+def test_who_acknowledges_nothing_is_sent_everything() -> None:
+    link = Link(clock := Clock())
+    for number in range(2 * KEPT):
+        assert link.takes(NBYTES)
+        link.send(number, NBYTES)
+        clock.now += 1
+    assert len(link._sent) == KEPT
+
+
+@pytest.mark.parametrize("words", ["", "hello", "-1", "1.5", "9" * 21, b"\xff", "²"])
+def test_other_words_are_ignored(words: str | bytes) -> None:
+    link = Link()
+    link.send(0, 1)
+    link.hear(words)
+    assert not link.acknowledges
+
+
+# ---- the queue --------------------------------------------------------------------
+
+
+def packet(sequence: int, *, key: bool = False, kind: int = H264) -> Packet:
+    return Packet([bytes(NBYTES)], kind, key, sequence)
+
+
+class Asked:
+    """A queue with a clock, and how often it asks for a key frame."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.link = Link(self.clock)
+        self.count = 0
+        self.queue = PacketQueue(self.link, self._ask)
+
+    def _ask(self) -> None:
+        self.count += 1
+
+
+async def sequence_of_next(queue: PacketQueue) -> int:
+    found = await queue.next()
+    assert found is not None
+    return found.sequence
+
+
+async def test_what_waits_too_long_is_dropped_and_a_key_frame_asked_for() -> None:
+    it = Asked()
+    assert it.count == 1  # a newcomer
+    it.queue.push(packet(0, kind=H264_CONFIGURATION))
+    it.queue.push(packet(1, key=True))
+    it.queue.push(packet(2))
+    assert [await sequence_of_next(it.queue) for _ in range(2)] == [0, 1]
+    asked = it.count
+    it.clock.now += LATE / 2
+    it.queue.push(packet(3))
+    assert (it.queue.dropped, it.count) == (0, asked)
+    it.clock.now += LATE
+    it.queue.push(packet(4))
+    assert it.queue.dropped == 3
+    assert it.count > asked
+    it.queue.push(packet(5, key=True))
+    assert await sequence_of_next(it.queue) == 5
+
+
+async def test_a_key_frame_takes_the_place_of_what_waits() -> None:
+    it = Asked()
+    for number in range(3):
+        it.queue.push(packet(number, key=number in (0, 2)))
+    assert await sequence_of_next(it.queue) == 2
+    assert it.queue.dropped == 2
+
+
+async def test_no_key_frame_is_asked_for_before_it_can_arrive() -> None:
+    it = Asked()
+    it.queue.push(packet(0, key=True))
+    assert await sequence_of_next(it.queue) == 0
+    it.link.hear("0")
+    it.queue.push(packet(1))
+    assert await sequence_of_next(it.queue) == 1
+    asked = it.count
+    for number in range(2, 62):
+        it.clock.now += FRAME
+        it.queue.push(packet(number))
+        if it.clock.now - 1000 > 2 * LATE:
+            assert it.queue.dropped > 0
+    assert it.queue.dropped >= 55
+    assert it.count == asked
+    it.link.hear("1")
+    assert it.count > asked
+
+
+async def test_what_waited_for_another_picture_is_dropped() -> None:
+    it = Asked()
+    it.queue.push(packet(0, key=True))
+    it.queue.push(packet(1, kind=H264_CONFIGURATION))
+    it.queue.push(packet(2))
+    it.queue.push(packet(3, key=True))
+    assert [await sequence_of_next(it.queue) for _ in range(2)] == [1, 3]
+    it.queue.end()
+    assert await it.queue.next() is None
