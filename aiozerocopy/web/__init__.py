@@ -3,9 +3,9 @@
     async with azc.web.serve(hub, port=8000) as server:
         print(server.url)
 
-The page takes the best of three ways that server and browser share: H.264 over a
-WebSocket (FFmpeg encodes it once for all), JPEG in a multipart stream (encoded once a
-frame), or the pixels themselves over a WebSocket (sent as they are, without a copy).
+The page takes the best of three ways that server and browser share, all of them over a
+WebSocket: H.264 (FFmpeg encodes it once for all), JPEG (encoded once a frame), or the
+pixels themselves (sent as they are, without a copy).
 
 `app` is the same page as an ASGI application, `aiohttp_app` as one of aiohttp.
 

@@ -19,6 +19,7 @@ too.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import math
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from aiozerocopy.web.pixels import PictureFormat
 
 FRAME_MS = 32  # from one frame to the next, for FFmpeg; even, see `_Run.feed`
-KEY_SECONDS = 0.25  # from one key frame to the next, whoever asks
+KEYS, KEY_SECONDS = 2, 0.5  # so many key frames in this time, whoever asks
 HOLD_SECONDS = 0.05  # that a wish waits for a new frame to go with
 MIN_BITRATE, MAX_BITRATE = 2_000_000, 8_000_000  # bits a second, at that rate
 
@@ -173,7 +174,7 @@ class PacketQueue:
     """Packets that wait for one viewer, as long as its `Link` lets them be new.
 
     Pictures that would come too late are dropped.  The viewer goes on at a key frame,
-    for which ``ask`` is called as soon as one would arrive in time.
+    for which ``ask`` is called once it would be sent at once and arrive in time.
     """
 
     def __init__(self, link: Link, ask: Callable[[], object]) -> None:
@@ -187,18 +188,15 @@ class PacketQueue:
         self._key_nbytes = 0  # of the last key frame
         self._ended = False
         self._change = Change()
-        ask()
 
     def push(self, packet: Packet) -> None:
+        if packet.kind == H264_CONFIGURATION or (packet.is_picture and packet.key):
+            self._drop_all()  # what waits is of no use any more
         if not packet.is_picture:
             self._words = [each for each in self._words if each.kind != packet.kind]
             self._words.append(packet)
-            if packet.kind == H264_CONFIGURATION:  # what waits was for another one
-                self._drop_all()
-                self._pictures.needs_key = True
         elif self._pictures.accepts(packet):
-            if packet.key:  # what waits is of no use any more
-                self._drop_all()
+            if packet.key:
                 self._key_nbytes = packet.nbytes
             if not self._pictures:
                 self._since = self._link.clock()
@@ -212,26 +210,21 @@ class PacketQueue:
         self._change.happen()
 
     def _look(self) -> None:
-        """Drop what waits if it is late; ask for a key frame if one may come."""
-        link, waiting = self._link, self._pictures
-        if waiting:
-            is_late = link.clock() - self._since > LATE
-            if is_late or not link.takes(next(iter(waiting)).nbytes):
+        """Drop what waits if it is late."""
+        if self._pictures:
+            is_late = self._link.clock() - self._since > LATE
+            if is_late or not self._link.takes(next(iter(self._pictures)).nbytes):
                 self._drop_all()
-                waiting.needs_key = True
-        if waiting.needs_key and link.takes(self._key_nbytes):
-            self._ask()
         self._change.happen()
 
     def _drop_all(self) -> None:
-        while self._pictures:
-            self._pictures.pop()
-            self.dropped += 1
+        self.dropped += len(self._pictures.drop_to(0))
+        self._pictures.needs_key = True
 
     async def next(self) -> Packet | None:
         """The next packet, which is to be sent now; None at the end."""
-        self._look()
         while not self._words:
+            self._look()
             if self._pictures:
                 packet = self._pictures.pop()
                 self._since = self._link.clock()
@@ -239,6 +232,8 @@ class PacketQueue:
                 return packet
             if self._ended:
                 return None
+            if self._pictures.needs_key and self._link.takes(self._key_nbytes):
+                self._ask()
             await self._change.next()
         return self._words.pop(0)
 
@@ -255,7 +250,9 @@ class _Run:
         self.sequence = -1  # of the newest frame that was fed
         self._tell = tell  # sends a packet to all viewers
         self._wants_key = False
-        self._key_at = -math.inf  # when the last was made
+        # When the last key frames were fed, and the number of the very last.
+        self._keys_at = collections.deque([-math.inf] * KEYS, KEYS)
+        self._key_number = 0
         self._configuration: list[Packet] = []
         self._reason: list[Packet] = []  # why the newest frame cannot be shown
         self._frames = 0  # that were fed
@@ -263,14 +260,15 @@ class _Run:
         self._inside: dict[int, tuple[int, int]] = {}
 
     def ask(self) -> None:
-        """Make the next frame a key frame."""
-        self._wants_key = True
-        self.wishes.happen()
+        """Make the next frame a key frame, unless one is about to come out."""
+        if self._key_number not in self._inside:
+            self._wants_key = True
+            self.wishes.happen()
 
     @property
     def wants_key(self) -> bool:
         """Is one to be made now?"""
-        is_due = time.monotonic() - self._key_at >= KEY_SECONDS
+        is_due = time.monotonic() - self._keys_at[0] >= KEY_SECONDS
         return self._wants_key and is_due and not self._reason
 
     @property
@@ -306,7 +304,8 @@ class _Run:
         # The first that comes out is one anyway; FFmpeg counts from its timestamp.
         is_key, number = self.wants_key and self._frames > 1, self._frames
         if is_key or number == 1:
-            self._wants_key, self._key_at = False, time.monotonic()
+            self._wants_key, self._key_number = False, number
+            self._keys_at.append(time.monotonic())
         self._inside[number] = frame.sequence, frame.timestamp_ns
         self._frames, self.sequence = number + 1, frame.sequence
         return (*begin, _head_of(view.nbytes, number * FRAME_MS + is_key), view)

@@ -58,9 +58,8 @@ HEADER_SECONDS = 5.0  # from a request's first byte to the end of its headers
 IDLE_SECONDS = 30.0  # without a request
 GOODBYE_SECONDS = 1.0  # that a refused client has to read why
 GOODBYE_BYTES = 256 << 10  # that it may still send meanwhile
-# Bytes that the kernel takes for a viewer: in all (the kernel counts them double), and
-# before it has sent them.
-IN_FLIGHT, UNSENT = 256 << 10, 32 << 10
+UNSENT = 32 << 10  # bytes that the kernel takes for a viewer before it sends them
+UNREAD = 256 << 10  # and in all, for one that cannot acknowledge what it has read
 
 _LAST_CHUNK = b"0\r\n\r\n"
 _END = re.compile(rb"\n\r?\n")  # of a request's line and headers
@@ -231,6 +230,8 @@ class HttpConnection:
             headers = {**headers, "Transfer-Encoding": "chunked"}
         await self._send(200, headers)
         self._buffer_little()
+        size = socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD
+        self.stream._raw_socket.setsockopt(*size)
         return _Endless(self.stream, is_chunked=is_chunked)
 
     async def accept(self, request: Request) -> WebSocket:
@@ -242,10 +243,9 @@ class HttpConnection:
 
     def _buffer_little(self) -> None:
         """Let the kernel keep little: what waits there is late for a slow viewer."""
-        raw = self.stream._raw_socket
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, IN_FLIGHT)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
+            low = socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT
+            self.stream._raw_socket.setsockopt(*low)
 
     async def _send(self, status: int, headers: Headers, body: bytes = b"") -> None:
         self._is_answered = True

@@ -13,16 +13,24 @@ import anyio
 import anyio.to_thread
 
 from aiozerocopy.frames import to_rgb24
-from aiozerocopy.web.pixels import FORMATS, UnknownPicture, picture_format
+from aiozerocopy.web.pixels import (
+    FORMATS,
+    JPEG,
+    UnknownPicture,
+    picture_format,
+    reason_message,
+    websocket_message,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from typing_extensions import Buffer
 
     from aiozerocopy.broadcast import Published
     from aiozerocopy.web.pixels import PictureFormat, PixelFormat
 
     Compress = Callable[[Any, PixelFormat, int], bytes]
-    Part = tuple[bytes, ...]
 
 BOUNDARY = "aiozerocopy-frame"
 _PART_END = b"\r\n"
@@ -76,31 +84,41 @@ def find_compressor() -> Compress | None:
 
 
 class JpegEncoder:
-    """Encodes frames for multipart streams, each frame once."""
+    """Encodes each frame once: for multipart streams, and for WebSockets."""
 
     def __init__(self, compress: Compress, quality: int) -> None:
         self._compress = compress
         self._quality = quality
         self._lock = anyio.Lock()
-        self._newest: tuple[int, Part] = (-1, ())  # its sequence, and its part
+        # The newest: its sequence, and its JPEG or why there is none.
+        self._newest: tuple[int, bytes | UnknownPicture] = (-1, b"")
 
-    async def encode(self, frame: Published) -> Part:
+    async def part(self, frame: Published) -> Sequence[bytes]:
         """A part of a multipart stream."""
-        async with self._lock:
-            sequence, part = self._newest
-            if sequence != frame.sequence:
-                part = await self._part(frame)
-                self._newest = (frame.sequence, part)
-            return part
+        encoded = await self._encoded(frame)
+        if isinstance(encoded, UnknownPicture):
+            return _part(frame, "text/plain; charset=utf-8", str(encoded).encode())
+        return _part(frame, "image/jpeg", encoded)
 
-    async def _part(self, frame: Published) -> Part:
-        """The frame as a JPEG, or as text why it cannot be shown."""
-        try:
-            picture = picture_format(frame)
-        except UnknownPicture as reason:
-            return _part(frame, "text/plain; charset=utf-8", str(reason).encode())
-        jpeg = await anyio.to_thread.run_sync(self._jpeg, frame, picture)
-        return _part(frame, "image/jpeg", jpeg)
+    async def message(self, frame: Published) -> Sequence[Buffer]:
+        """A message for a WebSocket."""
+        encoded = await self._encoded(frame)
+        if isinstance(encoded, UnknownPicture):
+            return reason_message(frame, encoded)
+        when = frame.sequence, frame.timestamp_ns
+        return websocket_message(encoded, JPEG, picture_format(frame), *when, key=True)
+
+    async def _encoded(self, frame: Published) -> bytes | UnknownPicture:
+        async with self._lock:
+            if self._newest[0] != frame.sequence:
+                try:
+                    picture = picture_format(frame)
+                except UnknownPicture as reason:
+                    self._newest = frame.sequence, UnknownPicture(str(reason))
+                else:
+                    jpeg = await anyio.to_thread.run_sync(self._jpeg, frame, picture)
+                    self._newest = frame.sequence, jpeg
+            return self._newest[1]
 
     def _jpeg(self, frame: Published, picture: PictureFormat) -> bytes:
         array, form = frame.array, picture.form
@@ -110,7 +128,7 @@ class JpegEncoder:
         return self._compress(array, form, self._quality)
 
 
-def _part(frame: Published, kind: str, content: bytes) -> Part:
+def _part(frame: Published, kind: str, content: bytes) -> Sequence[bytes]:
     head = (
         f"--{BOUNDARY}\r\n"
         f"Content-Type: {kind}\r\n"

@@ -7,12 +7,22 @@ with the sequence of the newest, at most some 25 times a second.  From that foll
     delay  how long the link itself takes: the least from sending to acknowledgement in
            the last seconds, less what the picture's own bytes take at that rate
 
-A picture may be sent if it would be acknowledged `LATE` seconds after the link's delay
-at most, and if nothing that was sent before is later than that already.  On an idle
-link any picture may be sent, as no other would arrive earlier.
+States, and what `Link.takes` says
+    silent   nothing was ever acknowledged (a script, a plain JPEG stream): yes.  For
+             such a viewer the kernel's buffers are the limit, and the time that
+             pictures wait here
+    idle     all that was sent is acknowledged: yes, as no picture would arrive earlier
+    busy     something is on its way: yes for a picture that would be acknowledged
+             `LATE` seconds after the link's delay at most
+    late     something sent before is later than that: no, until it is acknowledged
+    probing  late or busy, and nothing was sent for `PROBE` seconds: yes, for one
+             picture.  An acknowledgement of it stands for all before it, which the page
+             may have lost; without one, the link is late again
 
-A viewer that acknowledges nothing (a script, a plain JPEG stream) may always be sent
-to.  For it the kernel's buffers are the limit, and the time that pictures wait here.
+Owners: each viewer has one `Link`, and all of this happens in its loop's thread.  The
+viewer's server calls `hear`.  The viewer's feed calls `send` and `takes`; it sets
+``on_change``, which is called when ``takes`` may have another answer: at
+acknowledgements, and by `tick`, which runs as long as the feed does.
 """
 
 from __future__ import annotations
@@ -21,15 +31,17 @@ import collections
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+import anyio
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LATE = 0.1  # seconds
+LATE, PROBE, TICK = 0.1, 1.0, 0.5  # seconds
 # Seconds after which a value counts no more, once there are newer ones.
 RATE_MEMORY, DELAY_MEMORY = 1.0, 10.0
 # The link may be faster than what was measured of it, as not all of it was used.
 GAIN = 1.25
-KEPT = 256  # pictures of which the first may be that is acknowledged
+KEPT = 256  # pictures that may be acknowledged: the last that were sent
 _DIGITS = 20  # of a sequence, at most
 
 
@@ -73,7 +85,7 @@ class Link:
         self.acknowledges: bool = False
         # Called when more may be sent, perhaps.
         self.on_change: Callable[[], object] = lambda: None
-        self._sent: collections.deque[_Sent] = collections.deque()
+        self._sent: collections.deque[_Sent] = collections.deque(maxlen=KEPT)
         self._total = self._arrived = 0  # bytes
         self._was_idle = True  # since the last acknowledgement
         self._arrived_at = clock()
@@ -82,8 +94,6 @@ class Link:
 
     def send(self, sequence: int, nbytes: int) -> None:
         """Note a picture that is being sent."""
-        if not self.acknowledges and len(self._sent) == KEPT:
-            self._sent.popleft()  # perhaps none will ever be acknowledged
         now = self.clock()
         if not self._sent:
             self._arrived, self._arrived_at = self._total, now
@@ -113,16 +123,21 @@ class Link:
         self._delay.add(max(now - newest.since - own, 0.0), now)
         self.on_change()
 
-    @property
-    def age(self) -> float:
-        """Seconds since the oldest picture was sent that is not acknowledged."""
-        return self.clock() - self._sent[0].since if self._sent else 0.0
-
     def takes(self, nbytes: int) -> bool:
-        """Would a picture of this size arrive in time?"""
+        """Would a picture of this size arrive in time, or is it one to probe with?"""
         if not self.acknowledges or not self._sent:
+            return True
+        now = self.clock()
+        if now - self._sent[-1].since >= PROBE:
             return True
         latest, rate = self._delay.value + LATE, self._rate.value
         waiting = self._total - self._arrived + nbytes
         lasts = waiting / (GAIN * rate) if rate else 0.0
-        return max(lasts - (self.clock() - self._arrived_at), self.age) <= latest
+        age = now - self._sent[0].since
+        return max(lasts - (now - self._arrived_at), age) <= latest
+
+    async def tick(self) -> None:
+        """Call ``on_change`` now and then, also if nothing is heard or published."""
+        while True:
+            await anyio.sleep(TICK)
+            self.on_change()

@@ -104,10 +104,13 @@ class Modes:
     # -- each way -----------------------------------------------------------------
 
     async def _show_raw(self, exchange: Exchange, request: Request) -> None:
-        viewer = await exchange.accept(request)
-        feed = HubFeed(self._hub, viewer, self._for(viewer, raw), self._patience)
-        await self._show(viewer, feed, "raw")
-        await viewer.close(GOING_AWAY, "the end")
+        await self._show_frames(await exchange.accept(request), raw, "raw")
+
+    async def _show_frames(self, viewer: Viewer, encode: Encode, mode: str) -> None:
+        encode = self._for(viewer, encode)
+        feed = HubFeed(self._hub, viewer, encode, self._patience)
+        if await self._show(viewer, feed, mode) != _VIEWER_LEFT:
+            await viewer.close(GOING_AWAY, "the end")
 
     async def _show_h264(
         self, encoder: H264Encoder, exchange: Exchange, request: Request
@@ -122,15 +125,16 @@ class Modes:
     async def _show_mjpeg(
         self, encoder: jpeg.JpegEncoder, exchange: Exchange, request: Request
     ) -> None:
+        """Over a WebSocket, if it is asked for, else as a stream for any program."""
         headers = {"Content-Type": jpeg.CONTENT_TYPE}
         if request.method == "HEAD":
             await exchange.respond(200, b"", headers)
-            return
-        viewer = await exchange.start(headers)
-        encode = self._for(viewer, encoder.encode)
-        feed = HubFeed(self._hub, viewer, encode, self._patience)
-        if await self._show(viewer, feed, "mjpeg") != _VIEWER_LEFT:
-            await viewer.close(GOING_AWAY, "the end")
+        elif request.wants_websocket:
+            viewer = await exchange.accept(request)
+            await self._show_frames(viewer, encoder.message, "mjpeg")
+        else:
+            viewer = await exchange.start(headers)
+            await self._show_frames(viewer, encoder.part, "mjpeg")
 
     def _for(self, viewer: Viewer, encode: Encode) -> Encode:
         """The encoder for all such viewers: the hub calls it once for them."""
@@ -141,9 +145,10 @@ class Modes:
 
     async def _show(self, viewer: Viewer, feed: HubFeed | PacketFeed, mode: str) -> int:
         """Until one of these ends: the feed, the server, or the viewer's stay."""
+        stay = viewer.wait_left, viewer.link.tick
         try:
             self._feeds[feed] = mode
-            return await first_to_end(feed.run, self._closing.wait, viewer.wait_left)
+            return await first_to_end(feed.run, self._closing.wait, *stay)
         finally:
             feed.close()
             self._feeds.pop(feed, None)

@@ -6,7 +6,7 @@ Over a WebSocket each message is a header of 32 bytes, all little-endian, and a 
     offset  type      what
     0       u8        version, 1
     1       u8        payload: 0 pixels, 1 H.264 (AVCC), 2 H.264 configuration (avcC),
-                      3 why the frame cannot be shown (UTF-8)
+                      3 why the frame cannot be shown (UTF-8), 4 JPEG
     2       u8        pixel format: 0 gray8, 1 rgb24, 2 rgba, 3 bgr24, 4 bgra,
                       5 yuv420p, 6 nv12
     3       u8        flags: 1 decodable by itself (a key frame)
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.broadcast import Published
 
-PIXELS, H264, H264_CONFIGURATION, REASON = range(4)
+PIXELS, H264, H264_CONFIGURATION, REASON, JPEG = range(5)
 KEY = 1
 
 _HEADER = struct.Struct("<BBBBIIIQq")

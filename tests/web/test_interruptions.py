@@ -220,7 +220,8 @@ def finalizers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def short_naps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two looks whether a viewer of aiohttp's is still there."""
+    """For a key frame, and between two looks whether a viewer of aiohttp's is there."""
+    monkeypatch.setattr(h264, "KEY_SECONDS", 0.0)
     if importlib.util.find_spec("aiohttp"):
         monkeypatch.setattr("aiozerocopy.web.on_aiohttp.LOOK_SECONDS", 0.01)
 

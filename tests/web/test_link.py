@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 
 from aiozerocopy.web.h264 import Packet, PacketQueue
-from aiozerocopy.web.link import KEPT, LATE, Link
+from aiozerocopy.web.link import KEPT, LATE, PROBE, Link
 from aiozerocopy.web.pixels import H264, H264_CONFIGURATION
 
 if TYPE_CHECKING:
@@ -82,23 +83,37 @@ def test_what_is_sent_into_a_link_that_is_too_slow_stays_new() -> None:
     assert max(settled) < 0.02 + 2 * LATE
 
 
-def test_nothing_is_sent_into_silence_and_all_after_it() -> None:
+def test_nothing_but_probes_is_sent_into_silence_and_all_after_it() -> None:
     wire = Wire(0.02, 4 * RATE)
     for number in wire.frames(5):
         wire.send(number, NBYTES)
     changes: list[float] = []
     wire.link.on_change = lambda: changes.append(wire.clock.now)
     wire.wait(1)
-    wire.send(1000, NBYTES)
-    wire.clock.now += LATE / 2
-    assert wire.link.takes(1)
-    wire.clock.now += LATE
-    assert not wire.link.takes(1)
-    wire.clock.now += 100
-    assert not wire.link.takes(1)
-    wire.link.hear("1000")
-    assert changes[-1] == wire.clock.now
-    assert wire.link.takes(10 * NBYTES)
+    link, clock = wire.link, wire.clock
+    link.send(1000, NBYTES)
+    clock.now += LATE / 2
+    assert link.takes(1)
+    for number in range(1001, 1100):
+        clock.now += LATE
+        assert not link.takes(1)
+        clock.now += PROBE
+        assert link.takes(100 * NBYTES)
+        link.send(number, NBYTES)
+        assert not link.takes(1)
+    assert not changes
+    link.hear("1098")  # it stands for all before it
+    assert changes == [clock.now]
+    assert link.takes(NBYTES)
+
+
+async def test_ticks_also_if_nothing_is_heard() -> None:
+    link, ticked = Link(), anyio.Event()
+    link.on_change = ticked.set
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(link.tick)
+        await ticked.wait()
+        tasks.cancel_scope.cancel()
 
 
 def test_who_acknowledges_nothing_is_sent_everything() -> None:
@@ -125,77 +140,84 @@ def packet(sequence: int, *, key: bool = False, kind: int = H264) -> Packet:
     return Packet([bytes(NBYTES)], kind, key, sequence)
 
 
-class Asked:
+class Watched:
     """A queue with a clock, and how often it asks for a key frame."""
 
     def __init__(self) -> None:
         self.clock = Clock()
         self.link = Link(self.clock)
-        self.count = 0
+        self.asked = 0
         self.queue = PacketQueue(self.link, self._ask)
 
     def _ask(self) -> None:
-        self.count += 1
+        self.asked += 1
 
+    async def sent(self) -> list[int]:
+        """Let the viewer take what there is."""
+        sequences: list[int] = []
+        async with anyio.create_task_group() as tasks:
 
-async def sequence_of_next(queue: PacketQueue) -> int:
-    found = await queue.next()
-    assert found is not None
-    return found.sequence
+            async def take() -> None:
+                while True:
+                    packet = await self.queue.next()
+                    assert packet is not None
+                    sequences.append(packet.sequence)
+
+            tasks.start_soon(take)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+        return sequences
 
 
 async def test_what_waits_too_long_is_dropped_and_a_key_frame_asked_for() -> None:
-    it = Asked()
-    assert it.count == 1  # a newcomer
+    it = Watched()
+    assert (await it.sent(), it.asked) == ([], 1)  # a newcomer
     it.queue.push(packet(0, kind=H264_CONFIGURATION))
     it.queue.push(packet(1, key=True))
     it.queue.push(packet(2))
-    assert [await sequence_of_next(it.queue) for _ in range(2)] == [0, 1]
-    asked = it.count
-    it.clock.now += LATE / 2
+    assert (await it.sent(), it.asked) == ([0, 1, 2], 1)
     it.queue.push(packet(3))
-    assert (it.queue.dropped, it.count) == (0, asked)
-    it.clock.now += LATE
+    it.clock.now += LATE / 2
     it.queue.push(packet(4))
-    assert it.queue.dropped == 3
-    assert it.count > asked
-    it.queue.push(packet(5, key=True))
-    assert await sequence_of_next(it.queue) == 5
+    assert it.queue.dropped == 0
+    it.clock.now += LATE
+    it.queue.push(packet(5))
+    assert (it.queue.dropped, it.asked) == (3, 1)  # the viewer is still busy
+    assert (await it.sent(), it.asked) == ([], 2)
+    it.queue.push(packet(6, key=True))
+    assert await it.sent() == [6]
 
 
 async def test_a_key_frame_takes_the_place_of_what_waits() -> None:
-    it = Asked()
+    it = Watched()
     for number in range(3):
         it.queue.push(packet(number, key=number in (0, 2)))
-    assert await sequence_of_next(it.queue) == 2
+    assert await it.sent() == [2]
     assert it.queue.dropped == 2
 
 
 async def test_no_key_frame_is_asked_for_before_it_can_arrive() -> None:
-    it = Asked()
+    it = Watched()
     it.queue.push(packet(0, key=True))
-    assert await sequence_of_next(it.queue) == 0
+    assert await it.sent() == [0]
     it.link.hear("0")
     it.queue.push(packet(1))
-    assert await sequence_of_next(it.queue) == 1
-    asked = it.count
-    for number in range(2, 62):
+    assert await it.sent() == [1]
+    for number in range(2, 29):  # not yet so long that it is probed
         it.clock.now += FRAME
         it.queue.push(packet(number))
-        if it.clock.now - 1000 > 2 * LATE:
-            assert it.queue.dropped > 0
-    assert it.queue.dropped >= 55
-    assert it.count == asked
-    it.link.hear("1")
-    assert it.count > asked
+        assert (await it.sent() == []) == (number > 4)
+        assert it.asked == 0
+    it.link.hear("4")
+    assert (await it.sent(), it.asked) == ([], 1)
 
 
 async def test_what_waited_for_another_picture_is_dropped() -> None:
-    it = Asked()
+    it = Watched()
     it.queue.push(packet(0, key=True))
     it.queue.push(packet(1, kind=H264_CONFIGURATION))
     it.queue.push(packet(2))
     it.queue.push(packet(3, key=True))
-    assert [await sequence_of_next(it.queue) for _ in range(2)] == [1, 3]
+    assert await it.sent() == [1, 3]
     it.queue.end()
     assert await it.queue.next() is None

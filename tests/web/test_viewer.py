@@ -30,7 +30,7 @@ from web_client import (
 from web_servers import EACH_WAY, each_way, everywhere, foreign, serving
 from wsproto import events
 
-from aiozerocopy.web import guard, jpeg, pixels, request
+from aiozerocopy.web import guard, jpeg, link, pixels, request
 
 if TYPE_CHECKING:
     from web_servers import Place
@@ -397,33 +397,57 @@ async def test_a_viewer_who_falls_behind_goes_on_at_a_key_frame(
         assert int(text.partition(name)[2].partition("\n")[0]) > 0
 
 
+@pytest.mark.parametrize(
+    "path", ["/raw", pytest.param("/stream.mjpg", marks=needs_jpeg)]
+)
 @each_way
-async def test_raw_frames_wait_for_who_has_not_acknowledged(
-    hub: Broadcast, server: str
+async def test_frames_wait_for_who_has_not_acknowledged(
+    hub: Broadcast, server: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(server, hub) as to, watching(to) as viewer:
-        for number in range(2):
-            await hub.publish(picture(number))
-            assert await viewer.number() == number
-            if number == 0:
-                await viewer.send(events.TextMessage("0"))
-                await until(lambda: _link_of(hub).acknowledges)
-        link = _link_of(hub)
-        await until(lambda: not link.takes(1))
-        await hub.publish(picture(2))  # the last that it gets so
-        assert await viewer.number() == 2
+    """One is sent a second later, in case that what was sent is lost."""
+    now = 0.0
+    monkeypatch.setattr(link.Link.__init__, "__defaults__", (lambda: now,))
+
+    async with serving(server, hub) as to, watching(to, path) as viewer:
+        await until(lambda: hub.clients)
         [client] = hub.clients
-        await until(lambda: client.stats.sent == 3)
-        for number in range(3, 6):
+
+        async def publish(number: int) -> None:
             await hub.publish(picture(number))
-        assert (client.stats.queued, client.stats.dropped) == (1, 2)
-        await viewer.send(events.TextMessage("2"))
-        assert await viewer.number() == 5
+            await until(lambda: sum(_fates(client)) > number)
+
+        async def gets(number: int, sent: int) -> None:
+            assert (await viewer.message())[0][7] == number
+            await until(lambda: client.stats.sent == sent)
+
+        await publish(0)
+        await gets(0, sent=1)
+        await viewer.send(events.TextMessage("0"))
+        await until(lambda: _link_of(client).acknowledges)
+        await publish(1)
+        await gets(1, sent=2)
+        now += 2 * link.LATE
+        _link_of(client).on_change()
+        for number in range(2, 6):
+            await publish(number)
+        assert _fates(client) == (2, 1, 3)
+        await viewer.send(events.TextMessage("1"))
+        await gets(5, sent=3)
+        now += 2 * link.LATE
+        _link_of(client).on_change()
+        await publish(6)
+        assert _fates(client) == (3, 1, 3)
+        now += link.PROBE  # it is looked at again soon, though nothing comes
+        await gets(6, sent=4)
 
 
-def _link_of(hub: Broadcast) -> Any:
-    [client] = hub.clients
-    return client._on_event.__self__._link  # type: ignore[union-attr]
+def _fates(client: Any) -> tuple[int, int, int]:
+    stats = client.stats
+    return stats.sent, stats.queued, stats.dropped
+
+
+def _link_of(client: Any) -> Any:
+    return client._on_event.__self__._link
 
 
 UNSHOWABLE: list[tuple[Any, str, str]] = [

@@ -119,8 +119,9 @@ class Screen {
     this.connection.answer = performance.now();
   }
 
-  shown({ sequence, timestamp, width, height }) {
+  shown({ sequence, timestamp, width, height, done }) {
     const { connection } = this;
+    done();
     this.numbers.show(sequence, timestamp);
     this.sequence = sequence;
     $("picture").hidden = false;
@@ -133,8 +134,9 @@ class Screen {
     if (this.state !== "live") this.tick();
   }
 
-  explain({ sequence, payload }) {
+  explain({ sequence, payload, done }) {
     const text = new TextDecoder().decode(payload);
+    done();
     this.numbers.pass(sequence);
     this.connection.newest = sequence;
     this.connection.reason = sentence(text);

@@ -4,7 +4,7 @@
 import { Unable, address, askReason } from "./server.js";
 
 const HEADER_BYTES = 32;
-const PIXELS = 0, CONFIGURATION = 2, REASON = 3; // kinds of payload
+const CONFIGURATION = 2, REASON = 3; // kinds of payload
 const PATIENCE = 4000; // ms that the server has to say why it has refused
 const ACKNOWLEDGE = 40; // ms from one acknowledgement to the next, at least
 const GOING_AWAY = 1001, CANNOT = 4406; // why the server closes a WebSocket
@@ -44,8 +44,8 @@ function joiner() {
   };
 }
 
-// Tells the server which picture was painted last, or passed over: it sends no more than
-// can be painted in time.
+// Tells the server which picture was shown last, or passed over: it sends no more than
+// can be shown in time.
 function acknowledger(socket) {
   let newest = 0;
   let timer = null;
@@ -55,7 +55,7 @@ function acknowledger(socket) {
     sent = performance.now();
     if (socket.readyState === WebSocket.OPEN) socket.send(String(newest));
   };
-  return ({ sequence }) => {
+  return (sequence) => {
     newest = sequence;
     const wait = sent + ACKNOWLEDGE - performance.now();
     if (timer === null && wait > 0) timer = setTimeout(send, wait);
@@ -63,8 +63,8 @@ function acknowledger(socket) {
   };
 }
 
-// `take` gets each message, and two functions: for a failure, and for when it is done
-// with a picture.
+// `take` gets each message, and a function for a failure.  Whoever is done with a message
+// calls its `done`; the screen does so with those that it gets.
 function overWebSocket(path, signal, take) {
   return new Promise((resolve, reject) => {
     const socket = new WebSocket(address(path, location.protocol === "https:" ? "wss:" : "ws:"));
@@ -77,11 +77,13 @@ function overWebSocket(path, signal, take) {
     };
     signal.addEventListener("abort", () => socket.close());
     const join = joiner();
-    const done = acknowledger(socket);
+    const acknowledge = acknowledger(socket);
     socket.onmessage = ({ data }) => {
       try {
         const message = signal.aborted ? null : join(data);
-        if (message !== null) take(readHeader(message), fail, done);
+        if (message === null) return;
+        const header = readHeader(message);
+        take({ ...header, done: () => acknowledge(header.sequence) }, fail);
       } catch (error) {
         fail(error);
       }
@@ -98,21 +100,17 @@ function overWebSocket(path, signal, take) {
 
 function raw(screen, signal) {
   let newest = null; // of those that came since the last repaint
-  const paint = (done) => {
+  const paint = () => {
     if (newest === null || signal.aborted) return;
     const header = newest;
     newest = null;
     screen.painter.pixels(header, header.payload);
     screen.shown(header);
-    done(header);
   };
-  return overWebSocket("raw", signal, (header, fail, done) => {
+  return overWebSocket("raw", signal, (header) => {
     screen.arrived(header);
-    if (header.kind === REASON) {
-      screen.explain(header);
-      return done(header);
-    }
-    if (newest === null) requestPaint(() => paint(done));
+    if (header.kind === REASON) return screen.explain(header);
+    if (newest === null) requestPaint(paint);
     newest = header;
   });
 }
@@ -125,37 +123,36 @@ function requestPaint(paint) {
 
 async function h264(screen, signal) {
   if (!("VideoDecoder" in self)) throw new Unable("no WebCodecs");
-  const waiting = new Map(); // timestamp for the decoder -> [header of the frame, done]
+  const waiting = new Map(); // timestamp for the decoder -> header of the frame
   let count = 0;
   let decoder = null;
   let failure = null;
   let needsKey = true;
 
-  let newest = null; // [frame, header, done]: decoded, and not painted yet
+  let newest = null; // [frame, header]: decoded, and not painted yet
   const discard = () => {
     newest?.[0].close();
     newest = null;
   };
   const paint = () => {
     if (newest === null) return;
-    const [frame, header, done] = newest;
+    const [frame, header] = newest;
     try {
       if (signal.aborted) return;
       const { visibleRect: rect } = frame;
       screen.painter.image(frame, header.width, header.height, rect.width, rect.height);
       screen.shown(header);
-      done(header);
     } finally {
       discard();
     }
   };
   const output = (frame) => {
-    const [header, done] = waiting.get(frame.timestamp) ?? [];
+    const header = waiting.get(frame.timestamp);
     waiting.delete(frame.timestamp);
     if (header === undefined) return frame.close();
     if (newest === null) requestPaint(paint);
     discard(); // to paint is slower than to decode here: only the newest counts
-    newest = [frame, header, done];
+    newest = [frame, header];
   };
   const shut = () => {
     if (decoder !== null && decoder.state !== "closed") decoder.close();
@@ -179,14 +176,14 @@ async function h264(screen, signal) {
   const supported = await VideoDecoder.isConfigSupported({ codec: "avc1.42c01f" });
   if (!supported.supported) throw new Unable("no H.264 decoder");
   try {
-    await overWebSocket("h264", signal, (header, fail, done) => {
+    await overWebSocket("h264", signal, (header, fail) => {
       screen.arrived(header);
       if (header.kind === REASON) return screen.explain(header);
       if (header.kind === CONFIGURATION) return configure(header.payload, fail);
-      if (decoder === null || (needsKey && !header.key)) return done(header);
+      if (decoder === null || (needsKey && !header.key)) return header.done();
       needsKey = false;
       const timestamp = (count += 1); // (a still picture comes again with its number)
-      waiting.set(timestamp, [header, done]);
+      waiting.set(timestamp, header);
       const type = header.key ? "key" : "delta";
       decoder.decode(new EncodedVideoChunk({ type, timestamp, data: header.payload }));
     });
@@ -197,10 +194,8 @@ async function h264(screen, signal) {
   }
 }
 
-async function mjpeg(screen, signal) {
-  const response = await fetch(address("stream.mjpg"), { signal, cache: "no-store" });
-  if (!response.ok || !response.body) throw new Unable(`JPEG: ${response.status}`);
-  let newest = null;
+function mjpeg(screen, signal) {
+  let newest = null; // of those that came while one was decoded
   let busy = false;
   const paint = async () => {
     busy = true;
@@ -210,66 +205,18 @@ async function mjpeg(screen, signal) {
       const image = await createImageBitmap(new Blob([header.payload], { type: "image/jpeg" }));
       if (!signal.aborted) {
         screen.painter.image(image, image.width, image.height);
-        screen.shown({ ...header, width: image.width, height: image.height });
+        screen.shown(header);
       }
       image.close();
     }
     busy = false;
   };
-  for await (const header of parts(response.body.getReader())) {
+  return overWebSocket("stream.mjpg", signal, (header) => {
     screen.arrived(header);
-    if (header.kind === REASON) screen.explain(header);
-    else newest = header;
+    if (header.kind === REASON) return screen.explain(header);
+    newest = header;
     if (!busy) paint().catch(() => (busy = false));
-  }
-}
-
-// The parts of a multipart stream, each with its headers and a Content-Length.
-async function* parts(reader) {
-  const decoder = new TextDecoder("latin1");
-  let pieces = [];
-  let size = 0;
-  const more = async () => {
-    const { done, value } = await reader.read();
-    if (!done) {
-      pieces.push(value);
-      size += value.length;
-    }
-    return !done;
-  };
-  const join = () => {
-    if (pieces.length > 1) {
-      const whole = new Uint8Array(size);
-      let at = 0;
-      for (const piece of pieces) {
-        whole.set(piece, at);
-        at += piece.length;
-      }
-      pieces = [whole];
-    }
-    return pieces[0] ?? new Uint8Array();
-  };
-  const drop = (n) => {
-    pieces = [join().subarray(n)];
-    size -= n;
-  };
-  for (;;) {
-    let text, end;
-    while ((end = (text = decoder.decode(join().subarray(0, 1024))).indexOf("\r\n\r\n")) < 0)
-      if (!(await more())) return;
-    const field = (name) => new RegExp(`^${name}: *(-?\\d+)`, "mi").exec(text.slice(0, end))?.[1];
-    const length = Number(field("Content-Length"));
-    drop(end + 4);
-    while (size < length + 2) if (!(await more())) return;
-    yield {
-      kind: /^Content-Type: *image\//im.test(text.slice(0, end)) ? PIXELS : REASON,
-      sequence: Number(field("X-Sequence")),
-      timestamp: Number(field("X-Timestamp")) / 1000,
-      payload: join().slice(0, length),
-      nbytes: end + 4 + length + 2,
-    };
-    drop(length + 2);
-  }
+  });
 }
 
 export const WAYS = { h264, mjpeg, raw };
