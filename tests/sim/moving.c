@@ -421,6 +421,26 @@ static void event_tells_what_is_kept(void) {
     end_lending();
 }
 
+static void cancel_loan(void) {
+    CHECK(!inside(writing)->stop_early);
+    CHECK(azc_cancel(writing, token - 1, MIB, NULL) == AZC_LATER);
+    CHECK(inside(writing)->stop_early && inside(writing)->state == OPEN);
+}
+
+/* Another operation is in the kernel: it may end only after that. */
+static void channel_breaks_after_the_call(void) {
+    lend_slot(LENT);
+    CHECK(put(writing, 10) == -EINPROGRESS);
+    sim_idle();
+    world.keeps_pages = true;
+    KERNEL_SAYS(3);
+    scripted_meanwhile(0, cancel_loan);
+    report(writing);
+    CHECK(tells_as(token - 1, -ENOMEM, LENT, AZC_KEPT));
+    CHECK(tells_as(token, -ENOMEM, 3, AZC_DROPPED));
+    end_lending();
+}
+
 static void failed_send_tells_what_is_kept(void) {
     CHECK(azc_pool_open(LENT, 2, &pool) == 0);
     writing = open_channel(PIPE, AZC_OUT | AZC_OWN | AZC_READS);
@@ -583,6 +603,8 @@ static void message_becomes_another(void) {
     uint64_t first = token + 1;
     CHECK(put(writing, 10) == -EINPROGRESS);
     CHECK(put_from(writing, memory, 5, true) == -EBUSY && nothing_is_told());
+    azc_move_to_copy(&writing, &first, 1, NULL, 10, NULL, 0, &result);
+    CHECK(result == 0 && inside(writing)->queue.waiting == 1);
     CHECK(azc_move_to_copy(&writing, &first, 1, NULL, 10, vec, VEC_INLINE, &result) ==
           0);
     CHECK(result == 1 && !inside(writing)->queue.waiting);
@@ -665,6 +687,7 @@ static const situation situations[] = {
     {"a copy ends a loan", copy_ends_a_loan},
     {"a copy cannot end a loan", copy_cannot_end_a_loan},
     {"an event tells what is kept", event_tells_what_is_kept},
+    {"a channel breaks after the call", channel_breaks_after_the_call},
     {"a send that fails tells what is kept", failed_send_tells_what_is_kept},
     {"only a pool is taken back", only_a_pool_is_taken_back},
     {"a cancel waits for the call", cancel_waits_for_the_call},

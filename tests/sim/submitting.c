@@ -399,6 +399,33 @@ static void check_empty_pieces(int kind) {
     end_with(&it);
 }
 
+/* If one of the pieces would be lent, all of the message is the queue's.  (What lies
+ * behind the pieces does not count.) */
+static void check_lent_piece(void) {
+    azc_id pool;
+    azc_tally tally = {.result = 99};
+    begin("azc_send_to_all", "a piece that is lent");
+    stream it = open_stream(PIPE, LENDS, MIB);
+    CHECK(azc_pool_open(PAGE, 1, &pool) == 0);
+    char *slot = azc_pool_slot(pool, 0), *data = (char *)fresh(&it, 10 + PAGE);
+    memcpy(slot, data + 10, PAGE);
+    struct iovec vec[] = {{data, 10}, {slot, PAGE}};
+    bind(&it);
+    CHECK(to_seat(&it, &tally, vec, 2) == -EINPROGRESS);
+    CHECK(it.flow->lent == PAGE && tally.messages == 0);
+    read_on(&it);
+    CHECK(has_arrived(&it) && tells(&it, it.token, 0, 10 + PAGE));
+    CHECK(by_bound(&it, 1) == 0);
+    vec[0].iov_base = (char *)fresh(&it, 10);
+    bind(&it);
+    kernel_allocations_left = 0;
+    CHECK(to_seat(&it, &tally, vec, 1) == 0);
+    kernel_allocations_left = -1;
+    CHECK(has_arrived(&it) && it.flow->lent == PAGE);
+    CHECK(azc_pool_close(pool) == 0);
+    end_with(&it);
+}
+
 enum { SEATS = 8 };
 
 static void open_seats(stream *all, azc_seat *seats, azc_tally *tallies) {
@@ -707,6 +734,7 @@ int main(void) {
     for (size_t i = 0; i < sizeof SHARES / sizeof *SHARES; i++) check_share(&SHARES[i]);
     check_empty_pieces(SOCKET);
     check_empty_pieces(PIPE);
+    check_lent_piece();
     check_all();
     check_one_channel_twice();
     check_wrong_sizes();
