@@ -603,8 +603,11 @@ static void message_becomes_another(void) {
     uint64_t first = token + 1;
     CHECK(put(writing, 10) == -EINPROGRESS);
     CHECK(put_from(writing, memory, 5, true) == -EBUSY && nothing_is_told());
-    azc_move_to_copy(&writing, &first, 1, NULL, 10, NULL, 0, &result);
-    CHECK(result == 0 && inside(writing)->queue.waiting == 1);
+    const azc_id two[] = {writing, writing};
+    const uint64_t tokens[] = {first, first};
+    int results[] = {99, 99}; /* only the first is asked for */
+    azc_move_to_copy(two, tokens, 1, NULL, 10, NULL, 0, results);
+    CHECK(results[0] == 0 && results[1] == 99 && inside(writing)->queue.waiting == 1);
     CHECK(azc_move_to_copy(&writing, &first, 1, NULL, 10, vec, VEC_INLINE, &result) ==
           0);
     CHECK(result == 1 && !inside(writing)->queue.waiting);
