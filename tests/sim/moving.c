@@ -162,6 +162,16 @@ static void own_pipe_knows_no_nowait(void) {
     CHECK(world.ncalls == 3);
 }
 
+static void receives_come_one_by_one(void) {
+    azc_id in = open_channel(SOCKET, AZC_IN);
+    KERNEL_SAYS(-EAGAIN, 10, -EAGAIN);
+    CHECK(get(in, 10) == -EINPROGRESS && get(in, 20) == -EINPROGRESS);
+    sim_idle();
+    report(in);
+    CHECK(called(1, in, 10) && called(2, in, 20));
+    CHECK(tells(token - 1, 0, 10) && nothing_is_told());
+}
+
 /* ---- how much at a time ---------------------------------------------- */
 
 static void check_turns(azc_id a, azc_id b) {
@@ -670,6 +680,7 @@ static const situation situations[] = {
     {"too many files are on their way", too_many_files},
     {"files go once", files_go_once},
     {"a pipe of ours knows no RWF_NOWAIT", own_pipe_knows_no_nowait},
+    {"receives come one by one", receives_come_one_by_one},
     {"sockets take turns", sockets_take_turns},
     {"a pipe has no budget", pipe_has_no_budget},
     {"a pipe that lends has a budget", lending_pipe_has_a_budget},

@@ -34,6 +34,11 @@ static char *memory, *expected;
 
 static struct azc_sys before;
 
+static int refuse_thread(pthread_t *thread, void *(*run)(void *), void *arg) {
+    (void)thread, (void)run, (void)arg;
+    return -EAGAIN;
+}
+
 /* ---- a stream ------------------------------------------------------------ */
 
 typedef struct stream {
@@ -276,6 +281,20 @@ static void send_without_memory(const way *way, const kind *fd) {
     end_with(&it);
 }
 
+/* There is no thread that could go on: the loop of the message's own port does. */
+static void send_without_pump(const way *way, const kind *fd) {
+    stream it = open_kind(fd, 1000);
+    azc_sys.thread_start = refuse_thread;
+    CHECK(way->send(&it, 3000) == -EINPROGRESS);
+    CHECK(kernel_signalled(azc_port_fd(it.port)));
+    azc_sys.thread_start = before.thread_start;
+    CHECK(is_silent(&it));
+    CHECK(!kernel_signalled(azc_port_fd(it.port)));
+    read_on(&it);
+    CHECK(has_arrived(&it) && tells(&it, it.token, 0, 3000));
+    end_with(&it);
+}
+
 /* A send counts once, and once more for each 4 KiB, also if nothing is in it. */
 static void send_on_budget(const way *way, const kind *fd) {
     static const size_t lengths[] = {0, 4095, 4096, 8192};
@@ -327,6 +346,7 @@ typedef struct named {
 
 static const named SITUATIONS[] = {
     {"without memory", send_without_memory},
+    {"without a pump", send_without_pump},
     {"until the budget is spent", send_on_budget},
     {"behind a loan", send_after_loan},
 };
