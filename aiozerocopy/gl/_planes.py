@@ -126,14 +126,13 @@ class Format:
         return f"{_HEAD}{outputs}{self._constants()}{_FUNCTIONS}{draw.body}\n}}\n"
 
     def _constants(self) -> str:
-        width, height = self.size
         kr, kb = MATRICES[self.matrix]
         kg = 1 - kr - kb
         black, luma, chroma = RANGES[self.color_range]
         u = chroma / 255 / (2 * (1 - kb))
         v = chroma / 255 / (2 * (1 - kr))
         return (
-            f"const ivec2 LAST = ivec2({width - 1}, {height - 1});\n"
+            f"const int LAST = {self.size[0] - 1};\n"
             f"const float BLACK = {black / 255!r}, GREY = {128 / 255!r};\n"
             + _vec3("LUMA", kr * luma / 255, kg * luma / 255, kb * luma / 255)
             + _vec3("U", -kr * u, -kg * u, (1 - kb) * u)
@@ -143,14 +142,15 @@ class Format:
 
 _HEAD = "#version 330\nuniform sampler2D source;\n"
 
-# x and y count from the top left corner.
+# x and y count from the top left corner.  (The height is asked for: NVIDIA's driver 580
+# gave zeros for 2 to 8 rows where it was a constant, which may have become an offset.)
 _FUNCTIONS = """
 vec4 pixel(int x, int y) {
-    return texelFetch(source, ivec2(x, LAST.y - y), 0);
+    return texelFetch(source, ivec2(x, textureSize(source, 0).y - 1 - y), 0);
 }
 vec4 four(int first, int y) {  // four bytes of a row of RGB
     int x = first / 3, of = first % 3;
-    vec3 a = pixel(x, y).rgb, b = pixel(min(x + 1, LAST.x), y).rgb;
+    vec3 a = pixel(x, y).rgb, b = pixel(min(x + 1, LAST), y).rgb;
     return of == 0 ? vec4(a, b.r) : of == 1 ? vec4(a.gb, b.rg) : vec4(a.b, b);
 }
 float luma(int x, int y) {
