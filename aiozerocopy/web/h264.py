@@ -438,7 +438,11 @@ class H264Encoder:
             if frame is None or frame.sequence != run.sequence or client.stats.queued:
                 continue  # a newer one is on its way
             if run.wants_key:
-                await writer.send(*run.feed(frame))
+                try:
+                    buffers = run.feed(frame)
+                except ValueError:  # its timestamps have come to their end
+                    return
+                await writer.send(*buffers)
 
     async def _distribute(self, run: _Run, ffmpeg: Process) -> None:
         """Give FFmpeg's packets to all queues; its end is a failure."""

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import anyio
 
 from aiozerocopy._net.admission import Crowd
+from aiozerocopy._net.foreign_streams import drop_stream
 from aiozerocopy.broadcast.encodings import is_slow
 from aiozerocopy.web import jpeg
 from aiozerocopy.web.exchange import CANNOT, GOING_AWAY, as_it_is, first_to_end
@@ -37,7 +38,7 @@ PATHS = {"h264": "/h264", "mjpeg": "/stream.mjpg", "raw": "/raw"}
 
 SPARE = 64  # connections of our server beyond twice its limit of viewers
 
-_FEED_ENDED, _VIEWER_LEFT = 0, 2  # what `Modes._show` returns
+_VIEWER_LEFT = 2  # what `Modes._show` returns then
 
 
 class Modes:
@@ -117,8 +118,8 @@ class Modes:
     ) -> None:
         viewer = await exchange.accept(request)
         feed = PacketFeed(encoder, viewer, self._patience)
-        ended = await self._show(viewer, feed, "h264")
-        if ended == _FEED_ENDED and not self._hub._closed:
+        await self._show(viewer, feed, "h264")
+        if feed.is_over and not self._hub._closed:
             await viewer.close(CANNOT, "H.264 cannot be encoded here")
         await viewer.close(GOING_AWAY, "the end")
 
@@ -225,13 +226,20 @@ class PacketFeed:
         self._patience = patience
         self._counts = Counter[str]()
         self._queue = encoder.subscribe(viewer.link)
+        self.is_over: bool = False  # nothing is encoded any more
 
     async def run(self) -> None:
+        stream = self._viewer.stream
         while (packet := await self._queue.next()) is not None:
             buffers = self._viewer.wrap(packet.buffers)
-            with anyio.fail_after(self._patience):
-                await self._viewer.stream.send(*buffers)
+            try:
+                with anyio.fail_after(self._patience):
+                    await stream.send(*buffers)
+            except TimeoutError:
+                await drop_stream(stream)
+                raise
             self._counts.update(sent=int(packet.is_picture), bytes_sent=packet.nbytes)
+        self.is_over = True
 
     def close(self) -> None:
         self._encoder.unsubscribe(self._queue)

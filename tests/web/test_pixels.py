@@ -255,6 +255,21 @@ async def test_h264_begins_anew_for_another_size(hub: Broadcast) -> None:
                 assert header[4:6] == (WIDTH, height)
 
 
+@needs_ffmpeg
+async def test_h264_begins_anew_when_a_still_picture_has_the_last_timestamp(
+    hub: Broadcast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(h264, "_LAST_FRAME", 1)
+    async with web.serve(hub) as to, watching(to, "/h264") as first:
+        await hub.publish(picture())
+        while (await first.message())[0][1] != pixels.H264:
+            pass
+        async with watching(to, "/h264") as late:
+            for viewer in (late, first):
+                while (await viewer.message())[0][1] != pixels.H264:
+                    pass
+
+
 async def test_viewers_hear_that_h264_is_impossible(
     hub: Broadcast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
