@@ -22,7 +22,8 @@ States, and what `Link.takes` says
 Owners: each viewer has one `Link`, and all of this happens in its loop's thread.  The
 viewer's server calls `hear`.  The viewer's feed calls `send` and `takes`; it sets
 ``on_change``, which is called when ``takes`` may have another answer: at
-acknowledgements, and by `tick`, which runs as long as the feed does.
+acknowledgements, and by `tick`, which runs as long as the feed does, while time alone
+may change it.
 """
 
 from __future__ import annotations
@@ -140,4 +141,5 @@ class Link:
         """Call ``on_change`` now and then, also if nothing is heard or published."""
         while True:
             await anyio.sleep(TICK)
-            self.on_change()
+            if self.acknowledges and self._sent:
+                self.on_change()

@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from aiozerocopy.web.h264 import Packet, PacketQueue
+from aiozerocopy._core.change import Change
+from aiozerocopy.web import link as link_module
+from aiozerocopy.web.exchange import ForeignViewer
+from aiozerocopy.web.h264 import H264Encoder, Packet, PacketQueue
 from aiozerocopy.web.link import KEPT, LATE, PROBE, Link
+from aiozerocopy.web.modes import PacketFeed
 from aiozerocopy.web.pixels import H264, H264_CONFIGURATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from aiozerocopy.broadcast import Broadcast
 
 pytestmark = pytest.mark.anyio
 
@@ -107,13 +113,32 @@ def test_nothing_but_probes_is_sent_into_silence_and_all_after_it() -> None:
     assert link.takes(NBYTES)
 
 
-async def test_ticks_also_if_nothing_is_heard() -> None:
-    link, ticked = Link(), anyio.Event()
-    link.on_change = ticked.set
+async def test_ticks_while_something_is_on_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_module, "TICK", 0.001)
+    silent, idle, busy = links = [Link() for _ in range(3)]
+    ticked: list[Link] = []
+    for link in links:
+        link.send(0, 1)
+    for link in (idle, busy):
+        link.hear("0")
+    busy.send(1, 1)
+    change = Change()
+    for link in links:
+
+        def note(link: Link = link) -> None:
+            ticked.append(link)
+            change.happen()
+
+        link.on_change = note
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(link.tick)
-        await ticked.wait()
+        for link in (silent, idle, busy):
+            tasks.start_soon(link.tick)
+        while len(ticked) < 3:
+            await change.next()
         tasks.cancel_scope.cancel()
+    assert set(ticked) == {busy}
 
 
 def test_who_acknowledges_nothing_is_sent_everything() -> None:
@@ -221,3 +246,28 @@ async def test_what_waited_for_another_picture_is_dropped() -> None:
     assert await it.sent() == [1, 3]
     it.queue.end()
     assert await it.queue.next() is None
+
+
+class Stuck(ForeignViewer):
+    """One whose server can drop it."""
+
+    dropped = False
+
+    async def _deliver(self, data: bytes) -> None:
+        await anyio.sleep_forever()
+
+    def _drop(self) -> None:
+        self.dropped = True
+
+    async def wait_left(self) -> None:
+        await anyio.sleep_forever()
+
+
+async def test_who_takes_a_packet_too_slowly_is_dropped(hub: Broadcast) -> None:
+    viewer, encoder = Stuck(), H264Encoder(hub, "ffmpeg")  # (no frame, so none runs)
+    feed = PacketFeed(encoder, viewer, patience=0.001)
+    encoder._push(packet(0, key=True))
+    with pytest.raises(TimeoutError):
+        await feed.run()
+    assert (viewer.dropped, feed.is_over) == (True, False)
+    feed.close()
