@@ -88,6 +88,7 @@ class Link:
         self.on_change: Callable[[], object] = lambda: None
         self._sent: collections.deque[_Sent] = collections.deque(maxlen=KEPT)
         self._total = self._arrived = 0  # bytes
+        self._early = -1  # acknowledged before it was noted: the loop heard that first
         self._was_idle = True  # since the last acknowledgement
         self._arrived_at = clock()
         self._delay = _Best(min, float("inf"), DELAY_MEMORY)
@@ -95,6 +96,9 @@ class Link:
 
     def send(self, sequence: int, nbytes: int) -> None:
         """Note a picture that is being sent."""
+        if sequence == self._early:
+            self._early = -1
+            return
         now = self.clock()
         if not self._sent:
             self._arrived, self._arrived_at = self._total, now
@@ -111,6 +115,8 @@ class Link:
         newest = None
         while self._sent and self._sent[0].sequence <= sequence:
             newest = self._sent.popleft()
+        is_early = newest is None or newest.sequence < sequence
+        self._early = sequence if is_early else -1
         if newest is None:
             return
         self.acknowledges = True

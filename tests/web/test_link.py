@@ -113,6 +113,27 @@ def test_nothing_but_probes_is_sent_into_silence_and_all_after_it() -> None:
     assert link.takes(NBYTES)
 
 
+def test_a_picture_that_is_acknowledged_before_it_is_noted_is_not_on_its_way() -> None:
+    link = Link(clock := Clock())
+
+    def takes_after(*sequences: int) -> bool:
+        for sequence in sequences:
+            link.send(sequence, NBYTES)
+        clock.now += PROBE / 2
+        return link.takes(NBYTES)
+
+    link.send(0, NBYTES)
+    link.hear("0")
+    link.hear("1")
+    assert takes_after(1)
+    assert not takes_after(2)
+    link.hear("3")  # it stands for the one before, too
+    assert takes_after(3)
+    assert not takes_after(3)  # a still picture again
+    link.hear("3")
+    assert not takes_after(3)
+
+
 async def test_ticks_while_something_is_on_its_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
