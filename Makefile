@@ -45,12 +45,11 @@ ifeq ($(CI),true)
 export CFLAGS := $(CFLAGS) -Wall -Wextra -Werror
 endif
 
-# Folders count too: they change when a file in them goes.
-SOURCES := setup.py pyproject.toml $(wildcard README.md) $(wildcard csrc/* csrc/*/*) \
-    $(shell find aiozerocopy -name __pycache__ -prune -o ! -name '*.so' -print)
+SOURCES := setup.py pyproject.toml $(wildcard README.md) $(sort \
+    $(shell find aiozerocopy csrc -name __pycache__ -prune -o -type f ! -name '*.so' -print))
 C_SOURCES := $(wildcard csrc/*.[ch] csrc/*/*.[ch] tests/sim/*.[ch] tests/fuzz/*.c tests/bench/*.[ch] examples/*.c)
 
-.PHONY: demo test test-all quick coverage portable-test proof soak bench bench-table check lint types \
+.PHONY: always demo test test-all quick coverage portable-test proof soak bench bench-table check lint types \
     docs venv clean
 
 demo: $(STAMPS)/packages-demo $(STAMPS)/demo
@@ -133,6 +132,13 @@ $(STAMPS)/venv:
 	@.make/prepare $(VENV) "$(PYTHON)"
 	@touch $@
 
+# It changes when a source goes.  (So do folders, but also when Python leaves its
+# __pycache__ there, and then two steps of .ci/run would install at once.)
+$(STAMPS)/names: $(STAMPS)/venv always
+	@echo $(SOURCES) | cmp -s - $@ || echo $(SOURCES) >$@
+
+always:
+
 $(STAMPS)/packages-demo: $(STAMPS)/venv
 	@.make/packages $(DEMO_PACKAGES)
 	@touch $@
@@ -145,7 +151,7 @@ $(STAMPS)/packages-test: $(STAMPS)/venv
 # several Pythons and both builds of the C part, and so that the tests see what a
 # user gets. (Whatever starts Python does so from a folder without an aiozerocopy/
 # in it, or the source tree would win.) The stamp's name is the extra.
-$(STAMPS)/demo $(STAMPS)/test $(STAMPS)/docs: $(STAMPS)/venv $(SOURCES)
+$(STAMPS)/demo $(STAMPS)/test $(STAMPS)/docs: $(STAMPS)/venv $(STAMPS)/names $(SOURCES)
 	@# Files that are gone from the source must not come from an old build.
 	@find $(VENV)/build -path '*/lib*' -type f ! -name '*.so' -delete
 	DIST_EXTRA_CONFIG=$(VENV)/build.cfg $(BIN)/python -m pip install -q \

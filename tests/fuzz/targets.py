@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import socket
 import struct
 import zlib
-from socket import AF_UNIX
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import anyio
 import numpy
@@ -41,6 +41,8 @@ MOST = 1 << 16  # bytes of a frame or of a Dask message
 
 class Peer:
     """A byte stream on which a stranger has sent these, in pieces, and left."""
+
+    _raw_socket: ClassVar[socket.socket] = socket.socket()  # to set options of
 
     def __init__(self, data: bytes, piece: int = 1 << 16) -> None:
         self.unread = data
@@ -278,7 +280,7 @@ class HostileServer:
     for what was asked for.
     """
 
-    family = AF_UNIX
+    family = socket.AF_UNIX
 
     def __init__(self, data: bytes) -> None:
         self._data = data
