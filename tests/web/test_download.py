@@ -217,7 +217,7 @@ async def test_who_is_stuck_has_no_thread_and_gets_all_in_the_end(
             await stream.send(asking("/file", "Connection: close"))
         await until(lambda: len(relays) >= 5 and not any(it._goes_on for it in relays))
         assert (await ask(server, "/file")).body == whole
-        assert server._server.connections == 5
+        await until(lambda: server._server.connections == 5)
         for stream in stuck:
             assert Answer(await rest(stream)).body == whole
 
