@@ -8,13 +8,13 @@ How a frame travels
 FFmpeg runs while somebody watches, and is started anew when the picture's size changes.
 A frame that cannot be shown does not reach it: viewers get the reason at once.
 
-Key frames are made on demand: for a newcomer, and for who has lost frames.  A pipe has
-no way to ask for one, so it goes with the frame: frames travel in Matroska, and an odd
-timestamp asks for a key frame.  So there is none without need, which would be several
-times as long as the others; a restart would take every viewer's frames for 0.1 seconds,
+Key frames are made on demand: for a new viewer, and for one that has lost frames.  A
+pipe has no way to ask for one, so the frame itself asks: frames travel in Matroska, and
+an odd timestamp means a key frame.  So none is made without need, as it is several
+times as long as the others; a restart would cost every viewer 0.1 seconds of frames,
 and short groups, or refreshing in stripes, would cost bits all the time.  If no frame
-comes to carry the wish, the newest is encoded once more: a still picture has newcomers,
-too.
+comes to carry the wish, the newest is encoded once more: a still picture has new
+viewers, too.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from aiozerocopy.web.pixels import PictureFormat
 
 FRAME_MS = 32  # from one frame to the next, for FFmpeg; even, see `_Run.feed`
-KEYS, KEY_SECONDS = 2, 0.5  # so many key frames in this time, whoever asks
+KEYS, KEY_SECONDS = 2, 0.5  # at most so many key frames in so long, for all viewers
 HOLD_SECONDS = 0.05  # that a wish waits for a new frame to go with
 MIN_BITRATE, MAX_BITRATE = 2_000_000, 8_000_000  # bits a second, at that rate
 
@@ -119,7 +119,7 @@ def ffmpeg_command(ffmpeg: str, picture: PictureFormat) -> list[str]:
 
 
 def _element(name: str, content: bytes, more: int = 0) -> bytes:
-    """An element of Matroska, of whose content ``more`` bytes follow."""
+    """A Matroska element, without the last ``more`` bytes of its content."""
     length = len(content) + more | 1 << 56
     return bytes.fromhex(name) + length.to_bytes(8, "big") + content
 
@@ -273,7 +273,7 @@ class _Run:
 
     @property
     def is_content(self) -> bool:
-        """Does nobody wait for a key frame?"""
+        """No key frame is wanted."""
         return not self._wants_key
 
     def feed(self, frame: Published) -> Sequence[Buffer]:
@@ -301,7 +301,7 @@ class _Run:
         elif self.picture != picture or self._frames > _LAST_FRAME:
             self.changed.set()
             raise ValueError(f"the picture is {picture} now")
-        # The first that comes out is one anyway; FFmpeg counts from its timestamp.
+        # The first one out is a key frame anyway; FFmpeg counts from its timestamp.
         is_key, number = self.wants_key and self._frames > 1, self._frames
         if is_key or number == 1:
             self._wants_key, self._key_number = False, number
