@@ -20,7 +20,7 @@ frames      FrameSender, FrameReceiver: arrays over a stream; Broadcast, connect
 errors      StreamBroken, StreamClosed, IncompleteReceive, ClientTooSlow
             FrameError, FrameTooLarge, FrameTooSlow, TokenRefused
 packages    capture, ffmpeg, frames, gl, shm, sync, testing, transport, web
-others      as_trio: trio's words; install: asyncio's streams; publish_stats: for `top`
+others      as_trio: trio's words; install: asyncio's streams
 
 `aiozerocopy doctor`, in a shell, says what this machine lacks, and how to get it.
 """
@@ -60,8 +60,6 @@ from aiozerocopy.pool import PoolStats as PoolStats
 from aiozerocopy.pool import finalizing_buffer as finalizing_buffer
 from aiozerocopy.process import Process as Process
 from aiozerocopy.process import open_process as open_process
-from aiozerocopy.publishing import Publication as Publication
-from aiozerocopy.publishing import publish_stats as publish_stats
 from aiozerocopy.relays import Relay as Relay
 from aiozerocopy.relays import relay as relay
 from aiozerocopy.splitter import Splitter as Splitter

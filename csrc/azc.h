@@ -115,14 +115,7 @@ typedef struct azc_stats {
     uint64_t leftover;     /* bytes that came and no receive has asked for */
     int32_t error;         /* 0, or the -errno that broke the channel */
     int32_t lends;         /* 1 if a pool's next bytes would be lent */
-    int32_t outward;       /* 1 if it sends, 0 if it receives */
 } azc_stats;
-
-/* One of all channels or rings: its number, and since when, in ns of azc_now. */
-typedef struct azc_entry {
-    azc_id id;
-    uint64_t since;
-} azc_entry;
 
 /* Which build this is: 1 if portable (poll, pipe and no Linux-only call). */
 int azc_portable(void);
@@ -199,8 +192,8 @@ typedef struct azc_seat {
     azc_tally *tally;
 } azc_seat;
 
-/* The same message, of count pieces, to each of n seats; made at since_ns, by the clock
- * of azc_now.  A result is what azc_send_bound would have returned, but 0 for 1, or
+/* The same message, of count pieces, to each of n seats; made at since_ns, by the monotonic
+ * clock.  A result is what azc_send_bound would have returned, but 0 for 1, or
  *   -ESTALE  nothing was sent: it is away, or another token is bound there by now
  * A token is bound no more once its result is -EINPROGRESS, so two seats may have one.
  * Returns how many are not 0, and stores which. */
@@ -343,12 +336,6 @@ int azc_pool_close(azc_id pool);
 int azc_fd(azc_id channel);
 int azc_shutdown(azc_id channel);
 int azc_get_stats(azc_id channel, azc_stats *stats);
-
-/* Stores the first `most` channels (or rings) of this process, and returns how many
- * there are.  It may be called in any thread, and changes nothing. */
-int azc_census(azc_entry *entries, int most);
-int azc_shm_census(azc_entry *entries, int most);
-uint64_t azc_now(void);
 
 /* At interpreter exit: closes every channel and waits up to ms milliseconds until
  * no thread reads borrowed memory, which is about to be freed.  Or -ETIMEDOUT. */

@@ -182,7 +182,6 @@ int azc_get_stats(azc_id id, azc_stats *stats) {
     stats->leftover = channel->leftover;
     stats->error = channel->error;
     stats->lends = channel->lender.lends;
-    stats->outward = azc__outward(channel);
     azc__leave(channel);
     return 0;
 }

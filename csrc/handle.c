@@ -56,7 +56,6 @@ static azc_slot *free_slot(azc_table *table) {
 }
 
 azc_id azc__handle_new(azc_table *table, void *object) {
-    uint64_t now = azc_sys.now_ns();
     pthread_mutex_lock(&table->lock);
     azc_slot *slot = free_slot(table);
     if (!slot) slot = add_slot(table);
@@ -65,7 +64,6 @@ azc_id azc__handle_new(azc_table *table, void *object) {
     pthread_mutex_lock(&slot->lock);
     azc_id id = slot->id += GENERATION;
     slot->object = object;
-    slot->since = now;
     pthread_mutex_unlock(&slot->lock);
     return id;
 }
@@ -118,29 +116,6 @@ void *azc__handle_lock_at(azc_table *table, uint32_t index) {
     pthread_mutex_unlock(&slot->lock);
     return NULL;
 }
-
-/* The objects that there are now. */
-static int list(azc_table *table, azc_entry *entries, int most) {
-    int count = 0;
-    for (uint32_t i = 0; i < table->used; i++) {
-        if (!azc__handle_lock_at(table, i)) continue;
-        azc_slot *slot = slot_at(table, i);
-        if (count < most) entries[count] = (azc_entry){slot->id, slot->since};
-        pthread_mutex_unlock(&slot->lock);
-        count++;
-    }
-    return count;
-}
-
-int azc_census(azc_entry *entries, int most) {
-    return list(&azc__channels, entries, most);
-}
-
-int azc_shm_census(azc_entry *entries, int most) {
-    return list(&azc__rings, entries, most);
-}
-
-uint64_t azc_now(void) { return azc_sys.now_ns(); }
 
 /* ---- fork ------------------------------------------------------------ */
 

@@ -15,7 +15,6 @@ typedef struct azc_slot {
     pthread_mutex_t lock;
     azc_id id;      /* of the object, or of the last one if there is none */
     void *object;   /* or NULL */
-    uint64_t since; /* when it got the number, in ns */
     bool inherited; /* in a forked child: the object was the parent's */
     uint32_t next_free;
 } azc_slot;

@@ -20,7 +20,6 @@ A module imports those above it, never those below.
     waiter          wakes the tasks that wait, on asyncio, uvloop and trio
     change          waiting for something to change
     batches         many records in one receive
-    census          what there is in this process, for those who count it
     lifetime        a stream's tie to its event loop, and its end
     receiving       ReceiveStream
     ahead           receives that begin before anybody waits for them

@@ -23,7 +23,6 @@ COMMANDS = {
     "capture": "records the screen into a video",
     "serve": "shows a scene or a video to browsers and programs",
     "view": "receives frames, shows how they come, or pipes them on",
-    "top": "the streams and rings of running programs, as they go",
 }
 
 

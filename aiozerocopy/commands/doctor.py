@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from aiozerocopy.commands.options import Parser
 from aiozerocopy.commands.probes import PROBES, Finding
-from aiozerocopy.commands.progress import WIDE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 UNLIMITED = sys.maxsize  # columns of a file
+WIDE = 80  # columns of a terminal that has room for a table
 
 
 def examine(probe: Callable[[], Finding]) -> Finding:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-WIDE = 80  # columns of a terminal, for all that there is to show
 OFTEN, EVERY = 0.1, 5.0  # seconds between two lines: where somebody looks, and else
 WIPE = "\r\x1b[K"
 

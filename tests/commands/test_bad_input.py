@@ -194,11 +194,6 @@ CASES: list[tuple[str, int, str]] = [
     ("view 127.0.0.1:{tls} --tls-ca other_ca.pem", 1, "other_ca.pem vouches for"),
     ("view 127.0.0.1:{tls} --tls-ca ca.pem", 1, "wants a token: say --token"),
     ("view 127.0.0.1:{tls} --tls-ca ca.pem --token x", 1, "refused the token"),
-    # -- top
-    ("top extra", 2, "--help"),
-    ("top --once", 1, "azc.publish_stats()"),
-    ("top --interval fast", 2, "write seconds"),
-    ("top --interval 0.01", 2, "write 0.1 seconds or more"),
 ]
 
 
@@ -227,7 +222,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     certificate.cert_chain_pems[0].write_to_path(folder / "cert.pem")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setenv("AZC_STATS_FOLDER", str(folder / "nobody"))
         scenes.ShaderScene(SHADER, (64, 36)).close()  # the driver's own threads
         yield folder
 

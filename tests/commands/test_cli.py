@@ -132,7 +132,7 @@ def test_bash_completes_from_the_parsers() -> None:
         "aiozerocopy render --quality l": "lossless low",
         "aiozerocopy capture -o film.mp4 --dis": "--display",
         "aiozerocopy render sha": "",  # (bash's own: a file)
-        "aiozerocopy top --": "--help --once --json --interval",
+        "aiozerocopy doctor --": "--help --json",
     }
     done = subprocess.run(
         ["bash", "-c", COMPLETE, "bash", sys.executable, "-c", BARE],

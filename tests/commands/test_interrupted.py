@@ -40,7 +40,6 @@ MOMENTS = [
     ("serve --web 0 --tcp 0", "in a browser", ""),
     ("serve --web 0 --tcp 0", "by a program", ""),
     ("view 127.0.0.1:1 --reconnect", "no frames yet", ""),
-    ("top", "publishes its stats", ""),
 ]
 
 

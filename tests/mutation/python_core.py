@@ -26,13 +26,13 @@ from trying import SURVIVORS, TESTS, Core, Mutant, ends_well, judged, parser
 # (The others' survivors were never listed as a whole.  fork_and_exit.py will never be
 # here: only programs that tests start reach it.)
 FILES = """
-ahead binding borrows census change channel errors extras failure fds groups leases
+ahead binding borrows change channel errors extras failure fds groups leases
 lifetime memory pins pipe_size receiving relaying sending splitting to_all waiter
 """
 # All tests of the core but the slowest.
 JUDGES = """
-contract commands/test_top.py core/test_ahead.py core/test_anyio.py core/test_batches.py
-core/test_buffers.py core/test_census.py core/test_channel.py core/test_errors.py
+contract core/test_ahead.py core/test_anyio.py core/test_batches.py
+core/test_buffers.py core/test_channel.py core/test_errors.py
 core/test_extras.py core/test_fds.py core/test_groups.py core/test_lasting.py
 core/test_lending.py core/test_lifetime.py core/test_memory.py core/test_opening.py
 core/test_pins.py core/test_pool.py core/test_process.py

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import anyio
 import gl_scene
@@ -27,7 +26,7 @@ from rings import opened
 from xserver import x_server
 
 import aiozerocopy as azc
-from aiozerocopy import capture, ffmpeg, gl, publishing, shm, transport, web
+from aiozerocopy import capture, ffmpeg, gl, shm, transport, web
 from aiozerocopy.gl import _readback
 
 SIZE = (64, 48)
@@ -182,15 +181,6 @@ async def process(_: Path) -> AsyncIterator[Any]:
     assert await process.stdout.receive() == b"hello"
     yield (process,)
     await process.aclose()
-
-
-@scene("Publication")
-async def publication(folder: Path) -> AsyncIterator[Any]:
-    """It lasts until the end of the program, unless it is closed."""
-    os.chmod(folder, 0o700)
-    with patch.dict(os.environ, {publishing.VARIABLE: str(folder)}):
-        with azc.publish_stats("test"):
-            yield ()
 
 
 # ---- frames -------------------------------------------------------------------------
