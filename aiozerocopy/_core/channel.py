@@ -20,7 +20,7 @@ from aiozerocopy._core.binding import BUSY, IN_PROGRESS, check, constants, ffi, 
 from aiozerocopy._core.borrows import Operation, borrowed, sweep
 from aiozerocopy._core.errors import error_of
 from aiozerocopy._core.fork_and_exit import OfOneProcess
-from aiozerocopy._core.pins import nbytes, pin, pin_or_copy
+from aiozerocopy._core.pins import nbytes, pin, send_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -36,6 +36,10 @@ OWN: int = constants.AZC_OWN
 UNTRUSTED: int = constants.AZC_UNTRUSTED
 READS: int = constants.AZC_READS
 LENDS_ALL: int = constants.AZC_LENDS_ALL
+
+SEND: int = constants.AZC_SEND
+PUT: int = constants.AZC_PUT
+WRITE: int = constants.AZC_WRITE
 
 CHANGED = "a message changed its size while it waited"
 
@@ -164,12 +168,25 @@ class Channel(OfOneProcess):
         )
         return self.note_result(port, operation, total, result)
 
-    def put_bound(self, port: Port, ready: Operation, buffer: AnyBuffer) -> int:
+    def put_bound(self, port: Port, ready: Operation, message: AnyBuffer) -> int:
         """Send a buffer as one message; returns as `submit` that asks for room."""
-        ready.views[0] = data = buffer if type(buffer) is bytes else pin_or_copy(buffer)
-        n = len(data)
-        result = lib.azc_put_bound(self.id, data, n)
-        del data  # a traceback may keep this frame
+        found = send_at_once(self.id, ready.views, message, PUT)
+        return self.go_on(port, ready, message, PUT, found)
+
+    def go_on(
+        self, port: Port, ready: Operation, message: AnyBuffer, how: int, found: Any
+    ) -> int:
+        """After `send_at_once`: send what that does not, and note the result."""
+        if found == 0:
+            return 0
+        if found is None:
+            ready.views[0] = data = pin(message)
+            n = len(data)
+            send = lib.azc_put_bound if how == PUT else lib.azc_send_bound
+            result = send(self.id, data, n) if n or how != WRITE else 0
+            del data  # a traceback may keep this frame
+        else:
+            result, n = found
         return self.note_result(port, ready, n, result)
 
     def send_batch(

@@ -33,8 +33,8 @@ _allocate = ffi.new_allocator(should_clear_after_alloc=False)
 _STEADY = (bytes, bytearray, array.array)
 # The sum of the lengths of messages in a list or tuple, if all have such memory; or -1.
 steady_total: Callable[[object], int] = made_by_c("azc_steady_total", _STEADY)
-# A copy of a short memoryview of such memory, or of a short bytearray; or None.
-small_copy: Callable[[object], bytes | None] = made_by_c("azc_small_copy", _STEADY)
+# Sends bytes, or a copy of a short message of such memory: see csrc/python/messages.h.
+send_at_once: Callable[..., Any] = made_by_c("azc_send_at_once", _STEADY)
 
 # These types hold nothing but bytes.
 _PLAIN = frozenset((bytes, bytearray, mmap.mmap))
@@ -58,7 +58,8 @@ def pin(data: AnyBuffer) -> Any:
         BufferError: its memory is not C-contiguous.
         ValueError: a released memoryview.
     """
-    if type(data) not in _PLAIN:
+    is_bytes = type(data) is memoryview and data.itemsize == 1
+    if not is_bytes and type(data) not in _PLAIN:
         data = memory_of(data)
         _refuse_objects(data)
     try:
@@ -83,18 +84,6 @@ def pin_writable(data: AnyBuffer) -> Any:
         if _is_tensor(data, error):
             return pin_writable(tensor_memory(data, writable=True))
         raise _refusal(data, error, _RECEIVE_ELSEWHERE) from None
-
-
-def pin_or_copy(data: AnyBuffer) -> Any:
-    """What C may be given for ``data``: a copy of it if that is cheaper than a pin.
-
-    Raises: as `pin`.
-    """
-    if (copy := small_copy(data)) is not None:
-        return copy
-    if type(data) is memoryview and data.itemsize == 1 and data.c_contiguous:
-        return _from_buffer(data)  # `pin` would check more, for nothing
-    return pin(data)
 
 
 def unpin(views: list[Any]) -> None:

@@ -1,7 +1,7 @@
 """SendStream: `send`, `put`, `send_many`, and how they keep their promise.
 
 The path of one send
-    `SendStream.send` calls `azc_send_bound` in C, which writes at once if nothing is
+    `SendStream.send` calls `send_at_once` in C, which writes at once if nothing is
     queued (csrc/submit.c says when it leaves a big message to the pump).  If all bytes
     are out, `send` returns.  Otherwise the pump writes the rest, without the loop and
     without the GIL, and `_attend` awaits the `Operation`.
@@ -28,12 +28,13 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, get_args
 import anyio
 from anyio.abc import ByteSendStream
 
-from aiozerocopy._core.binding import BUSY, IN_PROGRESS, send_bound
+from aiozerocopy._core.binding import BUSY, IN_PROGRESS
 from aiozerocopy._core.borrows import Operation, Port, or_undo, or_undo_now
+from aiozerocopy._core.channel import SEND
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.groups import groups, joined
 from aiozerocopy._core.lifetime import NOWHERE, Bound, Stats
-from aiozerocopy._core.pins import pin_or_copy, small_copy
+from aiozerocopy._core.pins import send_at_once
 from aiozerocopy._core.relaying import Relay, relay_file
 from aiozerocopy._core.waiter import (
     LOOP_IS_CHEAP,
@@ -174,21 +175,14 @@ class SendStream(Bound, ByteSendStream):
         ):
             await self._send((item, *more))
             return
-        data: Any
         try:
             try:
-                # (first into `views`, to be released: a traceback may keep this frame)
-                ready.views[0] = data = (
-                    item
-                    if type(item) is bytes
-                    else small_copy(item) or pin_or_copy(item)
-                )
-                result = send_bound(out.id, data, len(data))
-                if result == 0:
-                    data = ready.views[0] = None
+                found = send_at_once(out.id, ready.views, item, SEND)
+                if found == 0:
                     return
-                result = out.note_result(waiter.port, ready, len(data), result)
-                await self._attend(waiter, ready, result)
+                result = out.go_on(waiter.port, ready, item, SEND, found)
+                if result != 0:
+                    await self._attend(waiter, ready, result)
             except BaseException as error:
                 await self._take_back(waiter, ready, error)
                 raise

@@ -1,7 +1,7 @@
 """The writing side of a transport: write, writelines, write_eof, and flow control.
 
 The path of one write
-    `write` calls `azc_send_bound` in C, which sends at once if nothing is queued.  What
+    `write` calls `send_at_once` in C, which sends at once if nothing is queued.  What
     is left stays in C's queue, in order, and the pump sends it, without the loop and
     without the GIL.  Nothing is copied, except buffers that are so small that a copy is
     cheaper than to borrow them.
@@ -28,12 +28,13 @@ import collections
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core.binding import IN_PROGRESS, send_bound
+from aiozerocopy._core.binding import IN_PROGRESS
 from aiozerocopy._core.borrows import Operation, or_undo_now
+from aiozerocopy._core.channel import WRITE
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.failure import Failure
 from aiozerocopy._core.groups import joined
-from aiozerocopy._core.pins import nbytes, pin_or_copy
+from aiozerocopy._core.pins import nbytes, send_at_once
 from aiozerocopy._core.sending import RESCUE_LIMIT
 from aiozerocopy._core.waiter import current_loop
 from aiozerocopy.transport.lifetime import (
@@ -92,7 +93,6 @@ class Writing(Lifetime, asyncio.WriteTransport):
                 of it was.
             RuntimeError: after write_eof.
         """
-        item: Any
         out = self._out
         ready = out.ready
         if ready is None:
@@ -104,17 +104,11 @@ class Writing(Lifetime, asyncio.WriteTransport):
                 return
         try:
             try:
-                # (first into `views`, to be released: a traceback may keep this frame)
-                ready.views[0] = item = (
-                    data if type(data) is bytes else pin_or_copy(data)
-                )
-                n = len(item)
-                result = send_bound(out.id, item, n) if n else 0
-                if not result:
-                    item = ready.views[0] = None
+                found = send_at_once(out.id, ready.views, data, WRITE)
+                if found == 0:
                     return
-                result = out.note_result(self._port, ready, n, result)
-                self._queued(ready, result, type(item) is bytes or _is_fixed(data))
+                result = out.go_on(self._port, ready, data, WRITE, found)
+                self._queued(ready, result, found is not None or _is_fixed(data))
             except BaseException:
                 out.take_back_blocking(self._port, ready, RESCUE_LIMIT)
                 raise

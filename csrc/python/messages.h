@@ -16,8 +16,15 @@
  * memory of each belongs to an object of a steady type; or -1. */
 void *azc_steady_total(void *steady);
 
-/* Its argument is any object.  It returns a copy, as bytes, of a short bytearray or of a
- * short memoryview of steady memory; or None. */
-void *azc_small_copy(void *steady);
+/* How a message is sent by the bound port: as azc_send_bound does, or azc_put_bound; or,
+ * for a transport, as azc_send_bound, but if it is empty not at all. */
+enum { AZC_SEND, AZC_PUT, AZC_WRITE };
+
+/* Its arguments are a channel, a list, a message and how to send it.  It sends bytes, or a
+ * copy of a short bytearray or of a short memoryview of steady memory, which is the first
+ * item of the list until C needs it no more.  It returns 0 if all is out, or else what C
+ * has returned and the size of the message; None, and has done nothing, if it is
+ * another message. */
+void *azc_send_at_once(void *steady);
 
 #endif

@@ -6,22 +6,20 @@ What streams take and refuse is in core/test_buffers.py.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
+from aiozerocopy._core.channel import SEND
 from aiozerocopy._core.leases import Lent
 from aiozerocopy._core.pins import (
     Pins,
     overlap,
     pin,
-    small_copy,
+    send_at_once,
     steady_total,
     unpin,
 )
-
-if TYPE_CHECKING:
-    pass
 
 MEMORY = memoryview(bytearray(100))
 
@@ -44,11 +42,13 @@ def test_overlap(one: slice, other: slice, share: bool) -> None:
 
 def test_what_is_copied_and_asked_has_as_many_references_as_before() -> None:
     data = memoryview(bytearray(4096))
+    views: list[Any] = [None]
     things = (data, data.obj, None, memoryview, bytearray, b"")
     before = [sys.getrefcount(each) for each in things]
     for _ in range(1000):
-        assert small_copy(data) == bytes(4096)
-        assert small_copy(5) is small_copy(memoryview(bytes(4097))) is None
+        assert send_at_once(0, views, data, SEND)[1] == len(views[0]) == 4096
+        assert send_at_once(0, views, 5, SEND) is None
+        assert send_at_once(0, views, memoryview(bytes(4097)), SEND) is None
         assert steady_total([data, data]) == 8192
     for each, count in zip(things, before, strict=True):
         assert abs(sys.getrefcount(each) - count) < 100
@@ -71,7 +71,7 @@ def test_looking_at_messages_calls_nothing_of_the_programs() -> None:
     messages = [b"one", Message(b"two"), memoryview(Message(b"three"))]
     for each in messages[1:]:
         assert steady_total([messages[0], each]) == -1
-        assert small_copy(each) is None
+        assert send_at_once(0, [None], each, SEND) is None
 
 
 def test_unpin_releases_what_somebody_still_refers_to() -> None:

@@ -100,7 +100,7 @@ async def test_the_functions_that_one_echo_calls() -> None:
             end.transport._readable()
             sys.setprofile(None)
         ours = [name for name in called if name not in ("len", "setprofile")]
-        assert ours == ["_readable", "read", "write", "azc_send_bound"]
+        assert ours == ["_readable", "read", "write", "send_at_once"]
         assert vars(end.transport) == {}
 
 
