@@ -2,17 +2,12 @@
 
 import asyncio
 import contextlib
-import ctypes
 import gc
-import json
-import math
 import os
 import resource
 import select
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -32,8 +27,6 @@ from aiozerocopy.pool import FramePool
 np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.anyio
 
-WATCHERS = str(Path(__file__).parents[1] / "support" / "watchers.py")
-M_MMAP_THRESHOLD = -3  # of malloc.h
 BIG = 1 << 20  # more than a socket pair takes by itself
 
 
@@ -952,123 +945,3 @@ async def test_foreign_stream_that_is_stuck(studio: Studio, how: str) -> None:
                 await studio.publish(2)
     assert isinstance(client.error, azc.StreamBroken)
     assert isinstance(client.error, ClientTooSlow) == (how == "deadline")
-
-
-# ---- all at once, for longer --------------------------------------------------------
-
-
-def resident() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
-
-
-@pytest.fixture
-def exact_memory() -> None:
-    """Let malloc give back at once what is as large as a frame, not keep it around."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, 128 << 10)
-
-
-class Premiere:
-    """A broadcast at a steady rate to clients in another process, by their kind."""
-
-    def __init__(self, shape: tuple[int, ...], fps: int) -> None:
-        self.shape = shape
-        self.size = math.prod(shape)
-        self.fps = fps
-        self.fast_limit = fps // 2
-        self.hub = Broadcast()
-        self.clients: dict[str, Client] = {}  # by their name
-        self.resident: list[int] = []
-        self.left = 0  # bytes of memory that it took and did not give back
-        self.latest = 0.0
-
-    async def handler(self, stream: azc.Stream) -> None:
-        name = bytearray(2)
-        await stream.receive_exactly(name)
-        # A fast one may be half a second late; the stuck one has room for five frames.
-        options: dict[str, dict[str, Any]] = {
-            "f": {"policy": "block", "limit": self.fast_limit},
-            "s": {"policy": "latest"},
-            "x": {"policy": "disconnect", "limit": 5 * self.size},
-        }
-        client = self.hub.attach(stream, **options[chr(name[0])])
-        self.clients[name.decode()] = client
-        await client.wait_closed()
-
-    async def publish(self, seconds: float) -> float:
-        """By the clock; returns how many seconds the last one was late.
-
-        ``latest`` is that of the one that was most so.
-        """
-        with FramePool(self.shape, slots=4) as pool:
-            begin = anyio.current_time()
-            for number in range(round(seconds * self.fps)):
-                due = begin + number / self.fps
-                await anyio.sleep_until(due)
-                with await pool.acquire() as frame:
-                    frame.array[:] = number % 256
-                    await self.hub.publish(frame)
-                del frame
-                late = anyio.current_time() - due
-                self.latest = max(self.latest, late)
-                if number % self.fps == 0:
-                    self.resident.append(resident())
-        await self.hub.aclose(10)
-        self.left = resident() - self.resident[0]
-        return late
-
-
-@pytest.mark.parametrize(
-    ("shape", "seconds"),
-    [
-        pytest.param((270, 480, 3), 2, id="270p"),
-        pytest.param(
-            (1080 * 3 // 2, 1920),
-            20,
-            id="1080p",
-            marks=[pytest.mark.slow, pytest.mark.quiet, pytest.mark.timeout(120)],
-        ),
-    ],
-)
-@pytest.mark.usefixtures("exact_memory")
-async def test_one_stuck_one_slow_eight_fast(
-    shape: tuple[int, ...], seconds: float, tmp_path: Path
-) -> None:
-    """At 60 frames a second: fast ones get all, a slow one recent ones, and all are
-    whole; the stuck one is dropped at its limit.
-
-    1080p is yuv420p: 1.5 GB/s to all of them.  Twice that, of rgb24, is what two cores
-    can do at the very most; on a machine that has other work too it comes late.
-    """
-    premiere = Premiere(shape, fps=60)
-    path = str(tmp_path / "premiere")
-    watchers = [sys.executable, WATCHERS, path, str(10 / premiere.fps)]
-    async with azc.serve_unix(premiere.handler, path), premiere.hub:
-        async with anyio.create_task_group() as tasks:
-            watching = attempt(tasks, anyio.run_process, watchers)
-            await until(lambda: len(premiere.hub.clients) == 10)
-            late = await premiere.publish(seconds)
-        *fast, slow = json.loads(watching.result.stdout)
-    total = premiere.hub.sequence
-    for seen in (*fast, slow):
-        assert (seen["wrong"], seen["cut"]) == (0, 0)
-        numbers, stats = seen["sequences"], premiere.clients[seen["name"]].stats
-        assert (stats.sent, stats.sent + stats.dropped) == (len(numbers), total)
-        assert stats.bytes_sent == stats.sent * (128 + premiere.size)
-    for seen in fast:
-        assert seen["sequences"] == list(range(total))
-    numbers = slow["sequences"]
-    assert numbers == sorted(set(numbers))
-    assert numbers[-1] == total - 1  # the newest is never dropped
-    assert total / 30 < len(numbers) < total * 2 / 3
-    assert max(slow["ages_ms"]) < 2000 + 1000 * premiere.latest
-    stuck = premiere.clients["x0"]
-    assert isinstance(stuck.error, ClientTooSlow)
-    assert stuck.stats.sent <= 1  # what the kernel has room for
-    assert late < 3 * seconds  # (9 times that, had it waited for the slow one)
-    held = premiere.resident[len(premiere.resident) // 4 :]
-    room = (premiere.fast_limit + 6) * premiere.size
-    assert max(held) - min(held) < room + (4 << 20)
-    assert premiere.left < 8 << 20
