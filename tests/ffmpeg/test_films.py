@@ -255,18 +255,6 @@ async def test_index_is_in_front(ffmpeg: str, tmp_path: Path) -> None:
     assert facts(path)["nb_frames"] == str(2 * len(DRAWN))
 
 
-async def test_other_forms_of_arguments(tmp_path: Path) -> None:
-    """Options as a mapping, a rate as a fraction, a binary by its name."""
-    path = tmp_path / "a.mp4"
-    options = {"crf": 35, "-pix_fmt": "yuv422p"}
-    async with Writer(
-        path, SD, "30000/1001", options=options, ffmpeg="ffmpeg"
-    ) as video:
-        await video.send(np.zeros((360, 640, 3), "u1"))
-    assert video.frames_written == 1
-    assert facts(path)["pix_fmt"] == "yuv422p"
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -365,21 +353,6 @@ def luma_of(path: Path, count: int, size: tuple[int, int] = (64, 48)) -> list[in
 
 def expected(numbers: Sequence[int]) -> list[int]:
     return [round(16 + number * 219 / 255) for number in numbers]
-
-
-@pytest.mark.every_loop
-async def test_cancelled_while_it_waits_it_leaves_no_trace(tmp_path: Path) -> None:
-    path = tmp_path / "a.yuv"
-    async with Writer([*RAW, path], (64, 48)) as video:
-        converter = video._converter
-        assert converter is not None
-        await video.put(numbered(10))
-        async with converter._order, anyio.create_task_group() as tasks:
-            tasks.start_soon(video.put, numbered(99))
-            await anyio.wait_all_tasks_blocked()
-            tasks.cancel_scope.cancel()
-        await video.put(numbered(20))
-    assert luma_of(path, 2) == expected([10, 20])
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop"], indirect=True)
