@@ -362,15 +362,6 @@ async def test_bad_options(studio: Studio, options: dict[str, Any]) -> None:
 # ---- frames that need those before them -------------------------------------------
 
 
-async def test_nothing_before_the_first_key(studio: Studio) -> None:
-    viewer = studio.viewer()
-    await studio.publish(0, 1, key=False)
-    await studio.publish(2)
-    await studio.publish(3, key=False)
-    assert [await viewer.receive(), await viewer.receive()] == [(2, 2), (3, 3)]
-    assert viewer.client.stats.dropped == 2
-
-
 @pytest.mark.parametrize("policy", ["latest", "drop_oldest"])
 async def test_after_a_drop_nothing_before_the_next_key(
     studio: Studio, policy: str
@@ -402,43 +393,7 @@ async def test_newcomer_gets_the_last_key_and_waits_for_the_next() -> None:
         assert await viewer.receive() == (3, 4)
 
 
-async def test_newcomer_whose_encoding_is_new() -> None:
-    calls = []
-
-    def encode(published: Published) -> Sequence[Any]:
-        calls.append(published.sequence)
-        return [b"frame %d" % published.array[0]]
-
-    async with on_air() as studio:
-        await studio.publish(5)
-        for _ in range(2):
-            viewer = studio.viewer(encode=encode)
-            assert await viewer.far.receive() == b"frame 5"
-    assert calls == [0]
-
-
 # ---- encodings ----------------------------------------------------------------------
-
-
-async def test_encoders_are_called_once_a_frame(studio: Studio) -> None:
-    calls: list[tuple[str, int]] = []
-
-    def one(published: Published) -> Sequence[Any]:
-        calls.append(("one", published.sequence))
-        return [b"head", published.view, published.array]
-
-    def other(published: Published) -> Sequence[Any]:
-        calls.append(("other", published.sequence))
-        return [b"%d" % published.nbytes]
-
-    viewers = [studio.viewer(encode=one) for _ in range(3)] + [studio.viewer()]
-    viewers += [studio.viewer(encode=other)]
-    await studio.publish(48, size=4)
-    for viewer in viewers[:3]:
-        assert await viewer.far.receive() == b"head00000000"
-    assert await viewers[3].receive() == (0, 48)
-    assert await viewers[4].far.receive() == b"4"
-    assert sorted(calls) == [("one", 0), ("other", 0)]
 
 
 @pytest.mark.parametrize("slow", [False, True])
@@ -522,24 +477,6 @@ async def test_slow_encoder_delays_neither_publisher_nor_others() -> None:
             stats = viewer.client.stats
             assert (stats.sent, stats.dropped) == (2, 8)
         assert encode.begun == [0, 9]
-
-
-async def test_slow_encoder_borrows_one_frame_besides_the_newest() -> None:
-    encode = SlowEncoder()
-    async with on_air() as studio:
-        viewer = studio.viewer(encode=encode)
-        with FramePool(BIG, slots=3) as pool:
-            for number in range(12):
-                await studio.publish_slot(pool, number)
-                await until(lambda: encode.begun == [0])
-                assert pool.stats.free >= 1
-            encode.finish()
-            await until(lambda: encode.begun == [0, 11])
-            assert pool.stats.free == 2
-            viewer.client.detach()
-            encode.finish()
-            await studio.publish(0)
-            await until(lambda: pool.stats.free == 3)
 
 
 async def test_slow_encoder_and_frames_that_need_those_before() -> None:
@@ -870,19 +807,6 @@ async def test_publishing_tasks_take_turns(studio: Studio) -> None:
             tasks.start_soon(studio.publish, number)
     got = [await viewer.receive() for _ in range(20)]
     assert [sequence for sequence, _ in got] == list(range(20))
-
-
-@pytest.mark.parametrize("spent", [0, BURST])
-async def test_cancelled_before_it_begins(studio: Studio, spent: int) -> None:
-    """Where it waits for its turn, or lets others run first."""
-    viewer = studio.viewer()
-    studio.hub._burst.spent = spent
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        await studio.publish(1, size=10)
-    assert scope.cancelled_caught
-    await studio.publish(2, size=10)
-    assert await viewer.receive() == (0, 2)
 
 
 # ---- streams that are not ours: they know no whole messages --------------------------
