@@ -186,40 +186,6 @@ async def test_what_is_not_deserialized_goes_back_as_it_came(deserialize: bool) 
         assert bytes(got["to_ser"][0]) == data
 
 
-async def test_large_array_lands_where_it_stays(
-    comms: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No copy between the kernel and the array: it lies in the memory received into."""
-    places: list[int] = []
-
-    def noting(nbytes: int) -> memoryview:
-        memory = memory_for(nbytes)
-        if nbytes >= BIG:
-            places.append(np.asarray(memory).ctypes.data)
-        return memory
-
-    monkeypatch.setattr(messages, "memory_for", noting)
-
-    first, second = (np.full(BIG, n, "u1") for n in (1, 2))
-    message = {"arrays": [to_serialize(first), to_serialize(second)]}
-    arrived = (await passed(comms.one, comms.other, message))["arrays"]
-    assert len(places) == 2
-    for place, got in zip(places, arrived, strict=True):
-        assert 0 <= got.ctypes.data - place < 4096  # the first has a header before
-
-
-async def test_read_and_write_at_the_same_time(comms: Pair) -> None:
-    """More than the sockets take, both ways: neither waits for the other."""
-    big = {"a": to_serialize(np.zeros(BIG, "u1"))}
-    done = await asyncio.gather(
-        comms.one.write(big),
-        comms.other.write(big),
-        comms.one.read(),
-        comms.other.read(),
-    )
-    assert done[2]["a"].nbytes == done[3]["a"].nbytes == BIG
-
-
 async def test_write_returns_when_the_bytes_are_out(comms: Pair) -> None:
     array = np.ones(BIG, "u1")
     write = asyncio.create_task(comms.one.write({"a": to_serialize(array)}))
