@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import shutil
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-import scripts
 from links import attempt, until
 from web_client import Answer, ask, asking, connected, rest, say
 
 import aiozerocopy as azc
 from aiozerocopy import web
-from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.relays import Relay, relay
 from aiozerocopy.web import download
@@ -258,23 +255,3 @@ async def test_file_that_cannot_be_served(tmp_path: Path) -> None:
         for wrong in (tmp_path / "nothing", tmp_path):
             with pytest.raises(FileNotFoundError):
                 web.serve(hub, file=wrong)
-
-
-@pytest.mark.skipif(PORTABLE, reason="the portable build copies")
-@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-def test_no_byte_of_it_enters_the_program(film: Path, tmp_path: Path) -> None:
-    program = f"""
-from web_client import ask
-from aiozerocopy import Broadcast, web
-async def main():
-    async with Broadcast() as hub, web.serve(hub, file={str(film)!r}) as server:
-        assert len((await ask(server, "/file")).body) == {len(DATA)}
-run(main)
-"""
-    trace = tmp_path / "trace"
-    calls = "trace=sendfile,splice,read,readv,pread64,preadv,preadv2,mmap"
-    strace = ["strace", "-f", "-yy", "-e", calls, "-o", str(trace)]
-    assert scripts.run(program, under=strace) == ""
-    used = [line for line in trace.read_text().splitlines() if film.name in line]
-    assert used
-    assert all("sendfile(" in line for line in used)

@@ -9,16 +9,13 @@ import pytest
 
 from aiozerocopy._core.change import Change
 from aiozerocopy.web import link as link_module
-from aiozerocopy.web.exchange import ForeignViewer
-from aiozerocopy.web.h264 import H264Encoder, Packet, PacketQueue
+from aiozerocopy.web.h264 import Packet, PacketQueue
 from aiozerocopy.web.link import KEPT, LATE, PROBE, Link
-from aiozerocopy.web.modes import PacketFeed
 from aiozerocopy.web.pixels import H264, H264_CONFIGURATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiozerocopy.broadcast import Broadcast
 
 pytestmark = pytest.mark.anyio
 
@@ -267,28 +264,3 @@ async def test_what_waited_for_another_picture_is_dropped() -> None:
     assert await it.sent() == [1, 3]
     it.queue.end()
     assert await it.queue.next() is None
-
-
-class Stuck(ForeignViewer):
-    """One whose server can drop it."""
-
-    dropped = False
-
-    async def _deliver(self, data: bytes) -> None:
-        await anyio.sleep_forever()
-
-    def _drop(self) -> None:
-        self.dropped = True
-
-    async def wait_left(self) -> None:
-        await anyio.sleep_forever()
-
-
-async def test_who_takes_a_packet_too_slowly_is_dropped(hub: Broadcast) -> None:
-    viewer, encoder = Stuck(), H264Encoder(hub, "ffmpeg")  # (no frame, so none runs)
-    feed = PacketFeed(encoder, viewer, patience=0.001)
-    encoder._push(packet(0, key=True))
-    with pytest.raises(TimeoutError):
-        await feed.run()
-    assert (viewer.dropped, feed.is_over) == (True, False)
-    feed.close()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import numpy as np
 import pytest
-from links import others_wait, until
+from links import until
 from web_client import (
     END_OF_JPEG,
     HEIGHT,
@@ -143,30 +143,6 @@ async def test_a_slow_compressor_delays_nobody_else(
 
 
 @needs_jpeg
-async def test_the_end_of_the_hub_waits_for_what_is_being_compressed(
-    hub: Broadcast, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, go = threading.Event(), threading.Event()
-
-    def compress(*_: object) -> bytes:
-        begun.set()
-        go.wait(10)
-        return b"the last"
-
-    monkeypatch.setattr(jpeg, "find_compressor", lambda: compress)
-    async with web.serve(hub) as to, connected(to) as stream:
-        await stream.send(asking("/stream.mjpg"))
-        await until(lambda: to.viewers == 1)
-        await hub.publish(picture())
-        await until(begun.is_set)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(hub.aclose)
-            await others_wait()
-            go.set()
-            await until_seen(stream, b"the last")
-
-
-@needs_jpeg
 @pytest.mark.parametrize("name", ["simplejpeg", "PIL"])
 @pytest.mark.parametrize("layout", ["gray8", *jpeg._COLOURS])
 def test_compressors_agree_on_colours(name: str, layout: str) -> None:
@@ -185,23 +161,6 @@ def test_compressors_agree_on_colours(name: str, layout: str) -> None:
         seen = np.asarray(decoded.convert("RGB"))[HEIGHT // 2, WIDTH // 2]
     expected = [90] * 3 if layout == "gray8" else [200, 40, 90]
     assert np.abs(seen.astype(int) - expected).max() <= 4
-
-
-@needs_ffmpeg
-async def test_h264_begins_with_a_key_frame_and_keeps_numbers(hub: Broadcast) -> None:
-    async with web.serve(hub) as to, publishing(hub):
-        async with watching(to, "/h264") as first:
-            header, avcc = await first.message()
-            assert header[1] == pixels.H264_CONFIGURATION
-            assert avcc[0] == 1
-            header, _ = await first.message()
-            assert header[1] == pixels.H264
-            assert header[3] & pixels.KEY
-            numbers = [header[7]] + [(await first.message())[0][7] for _ in range(5)]
-            assert numbers == sorted(set(numbers))
-            async with watching(to, "/h264") as late:
-                kinds = [(await late.message())[0][1] for _ in range(2)]
-                assert kinds == [pixels.H264_CONFIGURATION, pixels.H264]
 
 
 @pytest.mark.parametrize(
@@ -310,16 +269,6 @@ async def test_what_is_no_picture_is_told_between_packets(hub: Broadcast) -> Non
             while header[1] != pixels.H264:
                 header, _ = await viewer.message()
             assert header[7] == number + 1
-
-
-@needs_ffmpeg
-@pytest.mark.parametrize("name", ["yuv420p", "nv12"])
-async def test_h264_of_yuv(hub: Broadcast, name: str) -> None:
-    async with web.serve(hub) as to, watching(to, "/h264") as viewer:
-        await hub.publish(planes(), pixel_format=name)
-        kinds = [(await viewer.message())[0] for _ in range(2)]
-        assert [header[1] for header in kinds] == [2, 1]
-        assert kinds[1][4:6] == (WIDTH, HEIGHT // 2)
 
 
 @needs_ffmpeg

@@ -16,6 +16,7 @@ import anyio
 import browser as chromium
 import numpy as np
 import pytest
+from links import free_port
 from web_client import Answer, asking, connected, picture, rest, until_seen, upgrade
 
 from aiozerocopy import web
@@ -65,12 +66,6 @@ DEFAULT_HOST = """server {{
         proxy_set_header Connection "upgrade";
     }}
 }}"""
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def nginx(folder: Path, server: str, port: int) -> AbstractAsyncContextManager[None]:

@@ -8,9 +8,8 @@ import inspect
 import re
 import socket
 import struct
-import time
 from importlib import resources
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import numpy as np
@@ -36,7 +35,6 @@ from wsproto import events
 import aiozerocopy as azc
 from aiozerocopy import web
 from aiozerocopy._net import admission
-from aiozerocopy._net.admission import Guest
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import assets, http, modes, websocket
 
@@ -234,32 +232,6 @@ async def test_a_request_must_come_soon(
     monkeypatch.setattr(http, "ADMISSION_SECONDS", 60)
     monkeypatch.setattr(http, "IDLE_SECONDS", 0.05)
     assert await say(to, b"") == b""
-
-
-async def test_what_drips_is_looked_at_once() -> None:
-    class Drip:
-        """A stream of 500 bytes that come one by one."""
-
-        left = 500
-
-        async def receive(self, _n: int) -> bytes:
-            if not self.left:
-                raise anyio.EndOfStream
-            self.left -= 1
-            return b"x"
-
-    async def cost(begun: bytes) -> float:
-        """CPU seconds for what comes after that, byte by byte."""
-        script = Drip()
-        connection = http.HttpConnection(cast("Any", script), print, Guest(""))
-        connection._unread += begun
-        start = time.thread_time()
-        assert await connection.next_request() is None
-        return time.thread_time() - start
-
-    begun = b"GET / HTTP/1.1\r\nA: "
-    few = min([await cost(begun) for _ in range(3)])
-    assert min([await cost(begun + b"x" * 15_000) for _ in range(3)]) < 3 * few
 
 
 @pytest.mark.every_loop

@@ -27,7 +27,7 @@ from web_client import (
     upgrade,
     watching,
 )
-from web_servers import EACH_WAY, each_way, everywhere, foreign, serving
+from web_servers import each_way, everywhere, foreign, serving
 from wsproto import events
 
 from aiozerocopy.web import guard, jpeg, link, pixels, request
@@ -356,17 +356,6 @@ async def test_jpegs_until_the_viewer_leaves_or_the_server_ends(
 
 
 @needs_ffmpeg
-@everywhere
-async def test_h264(hub: Broadcast, server: str) -> None:
-    async with serving(server, hub) as to, watching(to, "/h264") as viewer:
-        await hub.publish(picture())
-        kinds = [(await viewer.message())[0][1] for _ in range(2)]
-        assert kinds == [pixels.H264_CONFIGURATION, pixels.H264]
-        await viewer.leave()
-        await until(lambda: hub.clients == ())
-
-
-@needs_ffmpeg
 @each_way
 async def test_a_viewer_who_falls_behind_goes_on_at_a_key_frame(
     hub: Broadcast, server: str
@@ -494,27 +483,6 @@ async def test_viewers_who_say_too_much(hub: Broadcast, server: str) -> None:
                     assert await viewer.code() == code
         await hub.publish(picture())
         assert await other.number() == 0
-
-
-@pytest.mark.parametrize(
-    ("anyio_backend", "server"), [it for it in EACH_WAY if it.values[1] == "aiohttp"]
-)
-async def test_a_client_that_checks_more_than_ours(hub: Broadcast, server: str) -> None:
-    aiohttp = pytest.importorskip("aiohttp")
-    async with serving(server, hub) as to, watching(to) as other:
-        address = f"http://127.0.0.1:{to.port}{to.prefix}"
-        async with aiohttp.ClientSession() as session:
-            page = await session.get(f"{address}?")
-            assert (page.status, page.content_type) == (200, "text/html")
-            page.close()
-            viewer = await session.ws_connect(f"{address}/raw", origin=address)
-            await until(lambda: len(hub.clients) == 2)
-            await hub.publish(picture())
-            message = await viewer.receive_bytes(timeout=10)
-            assert message[32:] == picture().tobytes()
-            assert await other.number() == 0
-            await viewer.close()
-            assert viewer.close_code == 1000
 
 
 @everywhere
