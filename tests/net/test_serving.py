@@ -780,15 +780,6 @@ async def test_live_socket_is_left_alone(tmp_path: Path) -> None:
             assert await ask(stream, b"hello") == b"hello"
 
 
-async def test_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("precious")
-    with pytest.raises(OSError, match=f"{path}") as caught:
-        await azc.serve_unix(echo, path).serve_forever()
-    assert caught.value.errno == errno.EADDRINUSE
-    assert path.read_text() == "precious"
-
-
 async def test_file_of_another_server_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     async with azc.serve_unix(echo, path) as old:
