@@ -15,7 +15,7 @@ is yours.  The same on asyncio, uvloop and trio:
 streams     open_writer, open_reader, pipe, socketpair, wrap_socket, open_process
 sockets     connect_tcp, connect_unix, serve_tcp, serve_unix
 memory      FramePool: slots that come back once they are sent; finalizing_buffer
-relays      relay, Splitter: bytes that the kernel moves between streams
+relays      relay: bytes that the kernel moves between streams
 frames      FrameSender, FrameReceiver: arrays over a stream; Broadcast, connect_frames
 errors      StreamBroken, StreamClosed, IncompleteReceive, ClientTooSlow
             FrameError, FrameTooLarge, FrameTooSlow, TokenRefused
@@ -62,8 +62,6 @@ from aiozerocopy.process import Process as Process
 from aiozerocopy.process import open_process as open_process
 from aiozerocopy.relays import Relay as Relay
 from aiozerocopy.relays import relay as relay
-from aiozerocopy.splitter import Splitter as Splitter
-from aiozerocopy.splitter import SplitterReader as SplitterReader
 from aiozerocopy.streams import ReceiveStream as ReceiveStream
 from aiozerocopy.streams import SendStream as SendStream
 from aiozerocopy.streams import Stream as Stream

@@ -1,5 +1,5 @@
-/* azc.h - the contract of the C helper, read by the compiler and by cffi; split.h and
- * ring.h have the other parts of it.
+/* azc.h - the contract of the C helper, read by the compiler and by cffi; ring.h has
+ * the other part of it.
  *
  * build_azc.py drops the lines that begin with a hash sign and gives the rest to
  * cffi.  So the only directives here are guards and includes, constants are enum
@@ -17,7 +17,6 @@
  *   pool      memory in slots, whose pages may be lent to a reader: then
  *             an operation is over when the reader has read it
  *   relay     moves bytes from one channel to another inside the kernel
- *   split     gives what comes out of a pipe to many readers; see split.h
  *   ring      one side of records through shared memory; azc_ring.h has its protocol
  *   pump      the threads that finish what a call could not finish at once:
  *             one for all sockets of a direction, one for each busy pipe, tty
@@ -25,8 +24,8 @@
  *             receives itself while it is awake (azc_port_watch) is theirs when it
  *             is late.
  *
- * Channels, ports, pools, relays, splits and rings are named by numbers that are never
- * used again.  So a call that comes too late, from another thread or a finalizer, finds
+ * Channels, ports, pools, relays and rings are named by numbers that are never used
+ * again.  So a call that comes too late, from another thread or a finalizer, finds
  * neither freed memory nor another object: it returns -ESHUTDOWN, and in a forked
  * child -ECHILD.
  *

@@ -25,7 +25,7 @@ sabotage = os.environ.get("AZC_SABOTAGE") == "1"
 # A file for each kind of processor, empty on the others.
 KINDS = ("plain", "avx2", "neon")
 RING = () if portable else ("ring",)
-HEADERS = ("azc.h", "split.h", *(f"{name}.h" for name in RING))
+HEADERS = ("azc.h", *(f"{name}.h" for name in RING))
 HEADERS += ("colour/yuv.h", "python/messages.h")
 
 
@@ -42,7 +42,7 @@ def sources() -> list[str]:
     names += ["channel", "ending", "lender", "loop", "pump", "closing", "move"]
     names += ["submit", *RING]
     poller = "poller_poll" if portable else "poller_epoll"
-    names += ["passing", "relay", "split", "fork", poller]
+    names += ["passing", "relay", "fork", poller]
     names += ["colour/yuv", *(f"colour/rows_{kind}" for kind in KINDS)]
     names += ["python/messages"]
     return [str(SOURCE / f"{name}.c") for name in names]

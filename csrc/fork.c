@@ -17,7 +17,6 @@
 #ifndef AZC_PORTABLE
 #include "ring.h"
 #endif
-#include "split.h"
 
 /* ---- fork ------------------------------------------------------------ */
 
@@ -49,7 +48,6 @@ static void in_child(void) {
 #ifndef AZC_PORTABLE
     azc__handle_fork_child(&azc__rings, azc__ring_fork_child);
 #endif
-    azc__handle_fork_child(&azc__splits, azc__split_fork_child);
     in_parent();
 }
 

@@ -18,10 +18,8 @@ azc_table azc__ports = {.lock = PTHREAD_MUTEX_INITIALIZER};
 azc_table azc__pools = {.lock = PTHREAD_MUTEX_INITIALIZER};
 azc_table azc__relays = {.lock = PTHREAD_MUTEX_INITIALIZER};
 azc_table azc__rings = {.lock = PTHREAD_MUTEX_INITIALIZER};
-azc_table azc__splits = {.lock = PTHREAD_MUTEX_INITIALIZER};
 azc_table *const azc__tables[TABLES] = {&azc__channels, &azc__ports,
-                                        &azc__pools,    &azc__relays,
-                                        &azc__rings,    &azc__splits};
+                                        &azc__pools, &azc__relays, &azc__rings};
 
 static azc_slot *slot_at(azc_table *table, uint32_t index) {
     if (index >= table->used) return NULL;

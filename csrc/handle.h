@@ -26,9 +26,8 @@ typedef struct azc_table {
     uint32_t free;         /* the first free slot's index plus one; 0: none */
 } azc_table;
 
-extern azc_table azc__channels, azc__ports, azc__pools, azc__relays, azc__rings,
-    azc__splits;
-enum { TABLES = 6 };
+extern azc_table azc__channels, azc__ports, azc__pools, azc__relays, azc__rings;
+enum { TABLES = 5 };
 extern azc_table *const azc__tables[TABLES]; /* as a fork locks them */
 
 /* A new number; 0: there is no memory.  With NULL, azc__handle_set names the object

@@ -25,7 +25,7 @@
  * Lent pages may be read, and nothing else: who splices or tees them hands them to
  * readers that no loan waits for.  So a pipe (or all UNIX sockets, since no one
  * tells which two are connected) has parties of one kind at a time, either
- * channels that lend or relays and splits that pass its pages on, and whoever of the
+ * channels that lend or relays that pass its pages on, and whoever of the
  * other kind comes later copies for as long as it lasts.
  */
 #ifndef AZC_LENDER_H
@@ -35,7 +35,7 @@
 
 typedef struct azc_channel azc_channel;
 
-/* A channel, relay or split as a party to a pipe's pages; its owner's memory. */
+/* A channel or relay as a party to a pipe's pages; its owner's memory. */
 typedef struct azc_party azc_party;
 struct azc_party {
     azc_party *next;

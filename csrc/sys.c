@@ -415,17 +415,12 @@ static ssize_t sys_splice(int from, int to, size_t n) {
     return -ENOSYS;
 }
 
-#define sys_tee      sys_splice
 #define sys_sendfile sys_splice
 
 #else
 
 static ssize_t sys_splice(int from, int to, size_t n) {
     return RESULT(splice(from, NULL, to, NULL, n, SPLICE_F_NONBLOCK));
-}
-
-static ssize_t sys_tee(int from, int to, size_t n) {
-    return RESULT(tee(from, to, n, SPLICE_F_NONBLOCK));
 }
 
 static ssize_t sys_sendfile(int from, int to, size_t n) {
@@ -663,7 +658,6 @@ struct azc_sys azc_sys = {
     .send = sys_send,
     .recv = sys_recv,
     .splice = sys_splice,
-    .tee = sys_tee,
     .sendfile = sys_sendfile,
     .poll = sys_poll,
     .identify = sys_identify,

@@ -14,7 +14,6 @@
  *   sendmsg, recvmsg  sockets: MSG_DONTWAIT and MSG_NOSIGNAL do the same there;
  *                     SCM_RIGHTS carries fds
  *   splice, sendfile  what a relay moves, without a copy in user space
- *   tee               a pipe's first bytes to another, which leaves them there
  *   poll              whether a tty or FIFO is ready, before a call that may block
  *   statx             whether the number is still the file that we were given: with
  *                     AT_STATX_DONT_SYNC, since a file system that is asked may
@@ -87,7 +86,6 @@ struct azc_sys {
     ssize_t (*recv)(int fd, const struct iovec *vec, int count, azc_fds *fds);
     /* Without a copy in user space; neither waits, but for a socket that blocks. */
     ssize_t (*splice)(int from, int to, size_t n);
-    ssize_t (*tee)(int from, int to, size_t n);
     ssize_t (*sendfile)(int from, int to, size_t n);
 
     /* Fds */

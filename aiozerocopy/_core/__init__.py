@@ -23,7 +23,6 @@ A module imports those above it, never those below.
     lifetime        a stream's tie to its event loop, and its end
     receiving       ReceiveStream
     ahead           receives that begin before anybody waits for them
-    splitting       one pipe to many readers
     relaying        from one stream to another, without Python
     sending         SendStream
     ring_end        one side of a ring through shared memory

@@ -84,7 +84,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
         self._in = channel
         self._unread = b""
         self._come = ffi.new("uint64_t *")  # what a receive has got at once
-        # The one going on; or who receives in our place: see `_lend_fd`, and `Ahead`.
+        # The one going on; or who receives in our place: see `Ahead`.
         self._reception: object = None
 
     async def receive(self, max_bytes: int = RECEIVE_SIZE) -> bytes:
@@ -154,20 +154,6 @@ class ReceiveStream(Bound, ByteReceiveStream):
             others: as `receive`.
         """
         return Batches(self, shape, dtype, pool)
-
-    def _lend_fd(self, borrower: object) -> int:
-        """The fd, of which a dup receives in our place until `_return_fd`.
-
-        Raises: as `receive`.
-        """
-        self._enter_alone()
-        self._reception = borrower
-        return self.fileno()
-
-    def _return_fd(self, borrower: object, rest: bytes) -> None:
-        """Receive ourselves again, beginning with what the borrower has left over."""
-        if self._reception is borrower:
-            self._unread, self._reception = rest + self._unread, None
 
     def _has_unread(self) -> bool:
         """Is there anything that came before what its fd has now?"""

@@ -176,7 +176,7 @@ class Encoder(Writer, ByteReceiveStream):
 
     @property
     def output(self) -> ReceiveStream:
-        """The same bytes as a stream of FFmpeg's own: for `relay`, or a `Splitter`.
+        """The same bytes as a stream of FFmpeg's own: for `relay`.
 
         They need not come into this program then.  It is not to be closed, and its end
         does not say whether all was well: `wait` does.

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.anyio
 
 
 TRANSFER = """
-import links, oracle, pathlib
+import links, oracle, pathlib, sabotage
+
+sabotage.apply(os.environ.get(sabotage.VARIABLE, ""))
 
 async def transfer(link, checker):
     async with links.reading(link, checker.feed, ours=True, start=False) as reader:
@@ -50,7 +52,7 @@ run(main)
 # read, without which no program can be loaded.
 INTERRUPTED = (
     "write,writev,pwritev2,readv,preadv2,sendto,sendmsg,recvfrom,recvmsg,vmsplice,"
-    "splice,tee,sendfile,process_vm_readv,poll,ppoll,epoll_wait,epoll_pwait"
+    "splice,sendfile,process_vm_readv,poll,ppoll,epoll_wait,epoll_pwait"
 )
 
 

@@ -643,7 +643,6 @@ KEPT = {
     "pool": "azc.FramePool(100).acquire_nowait()",
     "process": "await azc.open_process(['sleep', '100'], stdin=True)",
     "process that talks": "await azc.open_process(['sh', '-c', 'yes >&2'])",
-    "splitter": "azc.Splitter(azc.pipe()[0])",
     "ring": "await rings()",
     "broadcast": "(hub := Broadcast(), hub.attach(azc.pipe()[1]))",
 }

@@ -3,6 +3,8 @@
 import contextlib
 import os
 import random
+import re
+import signal
 import socket
 import ssl
 from functools import partial
@@ -29,6 +31,7 @@ from links import (
     wait_for_file,
 )
 from oracle import assert_prefix, assert_same, payload
+from own_threads import TASKS, thread_ids
 
 import aiozerocopy as azc
 from aiozerocopy import ReceiveStream, Relay, SendStream
@@ -422,6 +425,28 @@ async def test_pages_are_lent_or_spliced(kind: str, lane: str, first: str) -> No
                 assert other.lane == "vmsplice"
         await feeder.aclose()
         frame.release()
+
+
+def blocked_signals(thread: int) -> int:
+    status = (TASKS / str(thread) / "status").read_text()
+    return int(re.findall(r"SigBlk:\s*(\w+)", status)[0], 16)
+
+
+@linux_only
+async def test_signals_do_not_reach_its_thread() -> None:
+    """Python's handlers run in Python's threads, and a call of ours is interrupted."""
+    before, handled = thread_ids(), 0
+    for number in (signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+        handled |= 1 << number - 1
+    async with azc.pipe() as (source, feed), azc.pipe() as (far, sink):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_call, azc.relay(source, sink))
+            await feed.send(b"x")
+            assert await far.receive() == b"x"
+            new = thread_ids() - before
+            assert len(new) >= 1
+            assert {blocked_signals(thread) & handled for thread in new} == {handled}
+            await feed.aclose()
 
 
 # ---- when it is stopped, or one end fails ------------------------------------------

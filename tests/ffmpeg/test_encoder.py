@@ -32,7 +32,6 @@ from ffmpegs import quick_ffmpeg as quick_ffmpeg
 from links import until
 
 import aiozerocopy as azc
-from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.broadcast import ClientTooSlow
 from aiozerocopy.ffmpeg import Audio, Encoder, FFmpegError, Subscription, codecs
 from aiozerocopy.ffmpeg.cutters import (
@@ -105,10 +104,14 @@ def played(film: bytes, ffmpeg: str, *options: str) -> list[str]:
 # ---- the film ----------------------------------------------------------------------
 
 
+def as_it_is(piece: azc.broadcast.Published) -> list[memoryview]:
+    return [piece.view]
+
+
 async def test_film_goes_to_a_socket_and_a_file_at_once(
     ffmpeg: str, tmp_path: Path
 ) -> None:
-    """MPEG-TS, of which no byte comes into the program."""
+    """MPEG-TS, which is read once."""
     path = tmp_path / "film.ts"
     there, client = azc.socketpair()
     encoder = Encoder(SIZE, 25, format="mpegts", ffmpeg=ffmpeg)
@@ -118,14 +121,15 @@ async def test_film_goes_to_a_socket_and_a_file_at_once(
         async for data in client:
             received.extend(data)
 
-    async with client, encoder, azc.Splitter(encoder.output, path) as splitter:
-        async with await splitter.join() as reader, anyio.create_task_group() as tasks:
-            tasks.start_soon(collect)
-            tasks.start_soon(send_all, encoder, pictures(10))
-            async with there:
-                relay = azc.relay(reader, there)
-                assert await relay == await splitter.wait()
-            assert relay.lane == ("copy" if PORTABLE else "splice")
+    async with client, encoder, anyio.create_task_group() as tasks:
+        tasks.start_soon(collect)
+        tasks.start_soon(send_all, encoder, pictures(10))
+        file = azc.open_writer(path.open("wb"))
+        async with there, file, azc.Broadcast() as hub:
+            for sink in (there, file):
+                hub.attach(sink, policy="block", encode=as_it_is)
+            async for data in encoder.output:
+                await hub.publish(data)
         await encoder.wait()
         assert encoder.frames_written == 10
     assert received == path.read_bytes()

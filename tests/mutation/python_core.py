@@ -27,7 +27,7 @@ from trying import SURVIVORS, TESTS, Core, Mutant, ends_well, judged, parser
 # here: only programs that tests start reach it.)
 FILES = """
 ahead binding borrows change channel errors extras failure fds groups leases
-lifetime memory pins pipe_size receiving relaying sending splitting to_all waiter
+lifetime memory pins pipe_size receiving relaying sending to_all waiter
 """
 # All tests of the core but the slowest.
 JUDGES = """
@@ -37,7 +37,7 @@ core/test_extras.py core/test_fds.py core/test_groups.py core/test_lasting.py
 core/test_lending.py core/test_lifetime.py core/test_memory.py core/test_opening.py
 core/test_pins.py core/test_pool.py core/test_process.py
 core/test_receiving.py core/test_relay.py core/test_relaying.py core/test_sending.py
-core/test_sending_by_hand.py core/test_splitter.py core/test_to_all.py
+core/test_sending_by_hand.py core/test_to_all.py
 core/test_trio_streams.py core/test_waiter.py
 """
 CORE = TESTS.parent / "aiozerocopy" / "_core"

@@ -129,10 +129,10 @@ SLICES = (
     ),
     Slice(
         "relays",
-        "Relays that are stopped, whose ends die and whose fds are taken; splitters "
-        "whose readers come and go: no byte is lost or told twice.",
+        "Relays that are stopped, whose ends die and whose fds are taken: "
+        "no byte is lost or told twice.",
         3,
-        "python -m pytest core/test_relay.py core/test_splitter.py",
+        "python -m pytest core/test_relay.py",
     ),
     Slice(
         "hostile-peers",

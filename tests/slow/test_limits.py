@@ -28,7 +28,7 @@ pytestmark = [
 
 PROGRAM = Path(__file__).parents[1] / "support" / "limited.py"
 # Python's own `Thread.start` waits for ever for a thread that finds no memory.
-STARTS_THREADS = ("tcp", "child", "split")
+STARTS_THREADS = ("tcp", "child")
 
 
 @pytest.mark.parametrize(

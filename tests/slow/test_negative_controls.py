@@ -40,14 +40,13 @@ CAUGHT_BY = {
     "test_after_a_cancel_the_reader_sees_the_old_bytes",
     "event": "core/test_interruptions.py::test_one_line_after_the_other",
     "between": "core/test_relay.py::test_cancelled_every_byte_is_out_or_the_sources",
-    "party": "core/test_splitter.py::test_pages_are_lent_or_split",
+    "party": "core/test_relay.py::test_pages_are_lent_or_spliced",
     "files": "core/test_fds.py::test_order_with_all_that_is_sent",
     "kept": "core/test_errors.py::test_nothing_is_kept",
     "gate": "contract/test_p4_backpressure.py::test_put_waits_for_room",
     "hold": "shm/test_ring.py::test_held_view_keeps_its_slot",
     "take_back": "core/test_interruptions.py::test_one_line_after_the_other",
-    "interrupt": "core/test_splitter.py::test_what_fails_in_the_kernel",
-    "split": "core/test_splitter.py::test_all_wait_for_the_slowest_if_asked",
+    "interrupt": "contract/test_p7_degradation.py::test_without_a_system_call",
     "slot": "capture/test_screen.py::"
     "test_slot_of_a_cancelled_grab_stays_taken_until_the_server_has_answered",
     "stale": "capture/test_screen.py::test_pictures_by_damage_are_whole",
@@ -65,8 +64,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(tree: Path, fault: str, *tests: str) -> subprocess.Popen[str]:
     """Run these tests on one loop and two links, with a fault."""
-    chosen = "unix or adopted or lending or splitter or capture or test_ring or fds"
-    chosen += " or part_of_a_frame or late_loop"
+    chosen = "unix or adopted or lending or spliced or capture or test_ring or fds"
+    chosen += " or part_of_a_frame or late_loop or system_call"
     options = ["-x", "-k", f"asyncio and ({chosen})", "--tb=line"]
     files = (f"tests/{test}" for test in tests)
     return trees.start_tests(tree, *options, *files, **{sabotage.VARIABLE: fault})

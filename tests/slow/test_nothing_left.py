@@ -100,22 +100,6 @@ async def _(_folder: Path) -> AsyncIterator[Any]:
     writer.abort()
 
 
-@case("Block.__aenter__", "Block.__aexit__", "Splitter.__aexit__", "Splitter.aclose")
-@case("Splitter.join", "Splitter.wait")
-async def _(_folder: Path) -> AsyncIterator[Any]:
-    async with azc.pipe() as (source, feed):
-
-        async def split() -> None:
-            async with azc.Splitter(source) as splitter:
-                async with await splitter.join() as reader:
-                    await feed.send(b"x" * 1000)
-                    await reader.receive_exactly(bytearray(1000))
-                await feed.aclose()
-                assert await splitter.wait() == 1000
-
-        yield split
-
-
 # ---- frames -------------------------------------------------------------------------
 
 
@@ -158,6 +142,7 @@ async def _(_folder: Path) -> AsyncIterator[Any]:
         yield exchange
 
 
+@case("Block.__aenter__", "Block.__aexit__")
 @case("Broadcast.publish", "Broadcast.aclose", "Client.wait_closed")
 async def _(_folder: Path) -> AsyncIterator[Any]:
     async with azc.socketpair() as (near, far):

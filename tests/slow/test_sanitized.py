@@ -74,7 +74,6 @@ MEMORY = Sanitizer(
         "core/test_lifetime.py",
         "core/test_pool.py",
         "core/test_relay.py",
-        "core/test_splitter.py",
     ],
     # (A fork copies the locks of the sanitizer's allocator as they are, so a child of
     # many that begin beside busy threads waits for one for ever.  And it takes far more
@@ -101,7 +100,6 @@ THREADS = Sanitizer(
         "core/test_lending.py",
         "core/test_pool.py",
         "core/test_relay.py",
-        "core/test_splitter.py",
         "core/test_to_all.py",
     ],
     program=("setarch", "-R"),

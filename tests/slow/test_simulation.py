@@ -22,7 +22,7 @@ SIM = TESTS / "sim"
 HELPER = [
     *("handle", "op", "queue", "port", "pool", "lanes", "lender"),
     *("channel", "ending", "loop", "pump", "closing", "move", "submit", "passing"),
-    *("relay", "split", "ring", "fork"),
+    *("relay", "ring", "fork"),
 ]
 REAL = (*HELPER, "sys", "poller_epoll")
 KERNEL = ("kernel", "lending", "poller", "threads")
@@ -199,11 +199,6 @@ def test_locked_memory(folder: Path) -> None:
     assert "is_full_of(seen, BEFORE)" in ran([locked, "advised"]).stderr
 
 
-def test_joining(folder: Path, address: tuple[str, ...]) -> None:
-    sources = [CSRC / f"{source}.c" for source in REAL]
-    passes([compiled(folder / "joining", [*sources, SIM / "joining.c"], *address)])
-
-
 @pytest.fixture(scope="module")
 def race(folder: Path, works: Callable[..., bool]) -> Callable[..., Path]:
     """Build a program of threads, once in each way."""
@@ -241,9 +236,7 @@ def test_relays(race: Callable[..., Path], flags: tuple[str, ...], seed: int) ->
 
 
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="needs valgrind")
-@pytest.mark.parametrize("arguments", ["joining", "race --operations 500"])
-def test_valgrind(race: Callable[..., Path], arguments: str) -> None:
+def test_valgrind(race: Callable[..., Path]) -> None:
     """It sees reads of memory that was never set, which the sanitizers do not."""
     memcheck = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=no"]
-    name, *others = arguments.split()
-    passes([*memcheck, race("-O2", program=name), *others])
+    passes([*memcheck, race("-O2"), "--operations", "500"])

@@ -199,7 +199,7 @@ async def both(scene: Scene, writer: Any, reader: Any) -> None:
 
 
 async def adopted_pipe(scene: Scene) -> None:
-    """A pipe of fds that it was given; `relayed` and `split` have one of ours."""
+    """A pipe of fds that it was given; `relayed` has one of ours."""
     async with scene.may_fail("open"):
         reader, writer = opened_pipe()
         await both(scene, writer, reader)
@@ -403,30 +403,6 @@ async def child(scene: Scene) -> None:
                 await scene.uses(process.stdin)
 
 
-async def split(scene: Scene) -> None:
-    """One pipe to two readers, by tee."""
-
-    async def follow(reader: azc.SplitterReader) -> None:
-        await watch(scene, reader)
-        if reader.ended != "end":  # as its owner is told
-            scene.errors.append(f"a reader was dropped: {reader.ended}")
-
-    async def feed_it() -> None:
-        await scene.uses(feed)
-
-    async with scene.may_fail("pipe"):
-        source, feed = azc.pipe()
-        async with anyio.create_task_group() as tasks:
-            async with scene.may_fail("splitter"), source:
-                async with azc.Splitter(source, patience=HANGS) as splitter:
-                    for _ in range(2):
-                        async with scene.may_fail("join"):
-                            tasks.start_soon(follow, await splitter.join())
-                    tasks.start_soon(feed_it)
-                    await splitter.wait()
-            feed.abort()
-
-
 SCENES: dict[str, Callable[[Scene], Awaitable[None]]] = {
     each.__name__: each
     for each in (
@@ -440,7 +416,6 @@ SCENES: dict[str, Callable[[Scene], Awaitable[None]]] = {
         rings,
         broadcast,
         child,
-        split,
     )
 }
 

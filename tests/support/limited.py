@@ -101,7 +101,7 @@ LIMITS: dict[str, Callable[[], Iterator[contextlib.AbstractContextManager[None]]
 # take away.
 HARMLESS = {
     "memlock": ("lending", "lending_unix", "rings", "broadcast"),
-    "pipe_pages": ("adopted_pipe", "lending", "relayed", "child", "split"),
+    "pipe_pages": ("adopted_pipe", "lending", "relayed", "child"),
 }
 
 

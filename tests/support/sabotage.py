@@ -26,7 +26,6 @@ IN_C = {
     "event": 64,
     "gate": 256,
     "between": 1024,
-    "split": 2048,
     "hold": 4096,
     "files": 8192,
     "interrupt": 16384,

@@ -159,19 +159,6 @@ async def relay(_: Path) -> AsyncIterator[Any]:
         stream.abort()
 
 
-@scene("Splitter", "SplitterReader")
-async def splitter(_: Path) -> AsyncIterator[Any]:
-    source, feed = azc.pipe()
-    async with azc.Splitter(source) as splitter:
-        reader = await splitter.join()
-        await feed.send(b"x" * 1000)
-        await reader.receive_exactly(bytearray(1000))
-        yield splitter, reader, source, feed
-        await reader.aclose()
-        feed.abort()
-    source.abort()
-
-
 @scene("Process", warns=("unclosed <Process",))
 async def process(_: Path) -> AsyncIterator[Any]:
     process = await azc.open_process(["cat"], stdin=True, stdout=True)
