@@ -93,6 +93,19 @@ async def test_call_is_answered(tmp_path: Path) -> None:
             assert answer.array().ctypes.data % 32 == 0
 
 
+async def test_answers_come_in_any_order(tmp_path: Path) -> None:
+    async with served(tmp_path) as (rpc, _, handler):
+        async with anyio.create_task_group() as tasks:
+            names = [b"%d" % n for n in range(20)]
+            calls = {name: attempt(tasks, text, rpc.call(WAIT, name)) for name in names}
+            await until(lambda: len(handler.begun) == 20)
+            for name in (*names[1::2], *names[::2][::-1]):
+                handler.gates[name].set()
+                await until(partial(calls[name].__getattribute__, "done"))
+                assert calls[name].result == b"after all: " + name
+            assert [call.done for call in calls.values()] == [True] * 20
+
+
 @pytest.mark.slow
 async def test_many_calls_through_small_rings(tmp_path: Path) -> None:
     """More than fit into either."""
