@@ -367,6 +367,8 @@ async def test_after_a_drop_nothing_before_the_next_key(
     studio: Studio, policy: str
 ) -> None:
     viewer = studio.viewer(policy=policy, limit=2)
+    await studio.publish(9, key=False)  # the first is a key, too
+    assert viewer.client.stats.dropped == 1
     await studio.publish(0)
     await studio.publish(1, 2, 3, 4, key=False)
     await studio.publish(5)
