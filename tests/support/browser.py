@@ -174,11 +174,6 @@ class Browser:
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
-    def prefer(self, scheme: str) -> None:
-        """Be used by somebody who has everything "dark", or "light"."""
-        feature = {"name": "prefers-color-scheme", "value": scheme}
-        self.call("Emulation.setEmulatedMedia", features=[feature])
-
     def resize(self, width: int, height: int, scale: float, *, phone: bool) -> None:
         """Have a window of this size, in CSS pixels."""
         self.call(

@@ -131,29 +131,6 @@ async def test_frames_arrive_as_they_were_in_one_copy_for_all(hub: Broadcast) ->
     assert [number_of(message) for message in one.pictures] == [0, 1, 2]
 
 
-async def test_a_slow_viewer_gets_the_newest_and_holds_nobody_up(
-    hub: Broadcast,
-) -> None:
-    app = web.app(hub)
-    frame = picture()
-    async with (
-        calling(app, WEBSOCKET, "/raw") as slow,
-        calling(app, WEBSOCKET, "/raw") as good,
-    ):
-        slow.stop_reading()
-        for number in range(9):
-            frame[:] = picture(number)
-            await hub.publish(frame)
-            await good.shows(number + 1)
-        frame[:] = 99  # what is published is no business of the array any more
-        slow.read_on()
-        await slow.shows(2)
-        assert [number_of(message) for message in slow.pictures] == [0, 8]
-        await others_wait()
-        text = (await Call(HTTP, "/metrics").run(app)).body.decode()
-        assert 'web_frames_dropped_total{mode="raw"} 7' in text
-
-
 @pytest.mark.every_loop
 @pytest.mark.parametrize("path", ["/raw", "/stream.mjpg", "/h264"])
 @pytest.mark.parametrize("reads_on", [True, False])
