@@ -8,7 +8,6 @@ import functools
 import gc
 import itertools
 import os
-import random
 import re
 import signal
 import sys
@@ -27,7 +26,6 @@ import pytest
 import scripts
 from ffmpegs import LOSSLESS, NULL, SIZE, frames_of, is_gone, picture
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
-from links import until
 
 import aiozerocopy as azc
 from aiozerocopy.ffmpeg import Audio, FFmpegError, Reader, Writer, binary
@@ -332,43 +330,3 @@ def test_ctrl_c(ffmpeg: str, tmp_path: Path, loop: str) -> None:
     finally:
         process.kill()
     assert len(anyio.run(frames_of, path)) > 50
-
-
-async def kill_at_random(ffmpeg: str, seed: int) -> None:
-    """One FFmpeg that dies somewhere between its start and its end."""
-    random_one = random.Random(seed)
-    size = random_one.choice([SIZE, (640, 480)])
-    victim = random_one.randrange(12)
-    told: list[int | None] = []
-
-    async def send(video: Writer, pool: azc.FramePool | None) -> None:
-        try:
-            while True:
-                if pool is None:
-                    await video.send(bytes(video.layout.nbytes))
-                else:
-                    await (await video.put(await pool.acquire()))
-        except FFmpegError as error:
-            told.append(error.returncode)
-
-    video = await Writer(NULL, size, ffmpeg=ffmpeg)
-    pid = video.pid
-    with azc.FramePool(video.layout.shape, slots=2) as pool:
-        async with anyio.create_task_group() as tasks:
-            for place in (None, pool, None):
-                tasks.start_soon(send, video, place)
-            await until(lambda: video.stats.messages_sent >= victim)
-            os.kill(pid, signal.SIGKILL)
-    with pytest.raises(FFmpegError):
-        await video.aclose()
-    assert is_gone(pid)
-    assert told == [-signal.SIGKILL] * 3
-    gc.collect()
-    assert pool.stats.free == 2
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("count", [17, pytest.param(170, marks=pytest.mark.slow)])
-async def test_kills_at_random_frames(ffmpeg: str, count: int) -> None:
-    for seed in range(count):
-        await kill_at_random(ffmpeg, seed)
