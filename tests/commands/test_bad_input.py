@@ -10,10 +10,12 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any
 
 import pytest
@@ -33,7 +35,7 @@ SHORT = "shader.glsl --size 64x36 --duration 0.1 -o"
 
 SOON = 15.0  # seconds: one is meant, on a machine that does nothing else
 LATER = 10.0  # for who answers late, being busy
-EXPLAINED = ("port of serve --tcp", "speaks TLS", "wants a token")
+EXPLAINED = ("port of serve", "speaks TLS", "wants a token", "is another program")
 
 NAMES_OF_NOBODY = ("nonsense.invalid", "999.999.999.999")
 # The command line, the exit status, and some words of the message.  (All that is no
@@ -43,25 +45,18 @@ CASES: list[tuple[str, int, str]] = [
     ("juggle", 2, "choose from"),
     ("--nonsense", 2, "--help"),
     ("doctor extra", 2, "unrecognized"),
-    ("doctor --nonsense", 2, "--help"),
     # -- demo
     ("demo --frames 0", 2, "write a whole number"),
     ("demo --checked-frames 0", 2, "a whole number"),
-    ("demo extra", 2, "--help"),
     ("demo --loop trio", 2, "choose from"),
-    *(
-        (f"demo -o {text!r}", 2, "write a name such as demo.mp4")
-        for text in ("", "-", ".", "/dev/full", "demo", "demo.xyz", "demo.png")
-    ),
+    ("demo -o demo", 2, "write a name such as demo.mp4"),
     ("demo -o missing/demo.mp4", 1, "no such folder: make it first"),
     ("demo -o folder.mp4", 1, "it is a folder"),
     ("demo -o /proc/version.mp4", 1, "choose another folder"),
     # -- render
     ("render", 2, "required: shader, -o/--output"),
-    ("render shader.glsl", 2, "required: -o/--output"),
     ("render nowhere.glsl -o out.mp4", 1, "nowhere.glsl: No such file"),
     ("render . -o out.mp4", 1, ".: Is a directory"),
-    ("render '' -o out.mp4", 2, "write its path"),
     ("render empty.glsl -o out.mp4", 1, "empty.glsl: "),
     ("render bad.glsl -o out.mp4", 1, "nonsense"),
     ("render text.txt -o out.mp4", 1, "write void mainImage("),
@@ -69,12 +64,8 @@ CASES: list[tuple[str, int, str]] = [
     (f"render {SHORT} out.png", 2, "write a film such as out.mp4"),
     (f"render {SHORT} ''", 2, "write a path or URL"),
     (f"render {SHORT} pipe:1", 1, "FFmpeg's standard output goes nowhere"),
-    (f"render {SHORT} .", 1, "it is a folder"),
-    (f"render {SHORT} missing/out.mp4", 1, "missing: there is no such folder"),
     (f"render {SHORT} text.txt/out.mp4", 1, "text.txt: there is no such folder"),
-    (f"render {SHORT} /proc/out.mp4", 1, "/proc: no file can be made there"),
     (f"render {SHORT} out.xyz", 1, "name a film such as film.mp4"),
-    (f"render {SHORT} text.txt", 1, "name a film such as film.mp4"),
     (f"render {SHORT} /dev/full --ffmpeg-option f=mpegts", 1, "already exists"),
     (
         f"render {SHORT} /dev/full --ffmpeg-option f=mpegts --overwrite",
@@ -83,17 +74,13 @@ CASES: list[tuple[str, int, str]] = [
     ),
     (f"render {SHORT} http://127.0.0.1:1/out.mp4", 1, "Connection refused"),
     (f"render {SHORT} nope://out", 1, "nope://out"),
-    (f"render {SHORT} there.mp4", 1, "--overwrite replaces it"),
     (f"render {SHORT} out.mp4 --codec nonsense", 1, "no encoder 'nonsense'"),
-    (f"render {SHORT} out.mp4 --codec ''", 1, "no encoder ''"),
     (f"render {SHORT} out.mp4 --quality best", 2, "choose from"),
-    (f"render {SHORT} out.mp4 --preset best", 2, "choose from"),
     (f"render {SHORT} out.mp4 --quality low --bitrate 1M", 2, "not allowed with"),
     (f"render {SHORT} out.mp4 --bitrate fast", 1, "fast"),
     (f"render {SHORT} out.mp4 --pix-fmt nonsense", 1, "--pix-fmt: pix_fmt is"),
     (f"render {SHORT} out.mp4 --pix-fmt nv12 --size 63x35", 1, "an even width"),
     (f"render {SHORT} out.mp4 --ffmpeg-option nonsense", 2, "write NAME=VALUE"),
-    (f"render {SHORT} out.mp4 --ffmpeg-option nonsense=1", 1, "nonsense"),
     (f"render {SHORT} out.mp4 --ffmpeg-option crf=many", 1, "many"),
     (f"render {SHORT} out.webm --codec libx264", 1, "WebM"),
     (f"render {SHORT} out.mp4 --size=-1x2", 2, "write"),
@@ -101,15 +88,11 @@ CASES: list[tuple[str, int, str]] = [
     (f"render {SHORT} out.mp4 --duration fast", 2, "write"),
     # -- capture
     ("capture", 2, "required: -o/--output"),
-    ("capture -o ''", 2, "write a path or URL"),
-    ("capture -o missing/out.mp4", 1, "no such folder"),
     (f"{CAPTURE} --display :4321", 1, "no X server answers at the display :4321"),
     (f"{CAPTURE} --display 127.0.0.1:4321", 1, "Connection refused"),
-    (f"{CAPTURE} --display nonsense.invalid:1", 1, "no X server answers"),
     (f"{CAPTURE} --display x", 1, "write one such as :0"),
     (f"{CAPTURE} --display ''", 1, "DISPLAY is not set"),
     (f"{CAPTURE} --region 64x36 --display :4321", 2, "WIDTHxHEIGHT+X+Y"),
-    (f"{CAPTURE} --region 0x0+0+0", 2, "WIDTHxHEIGHT+X+Y"),
     (f"{CAPTURE} --region 1x1+0+0 --monitor x", 2, "not allowed with"),
     (f"{CAPTURE} --rate fast", 2, "30000/1001"),
     (f"{CAPTURE} --seconds fast", 2, "write"),
@@ -121,40 +104,31 @@ CASES: list[tuple[str, int, str]] = [
     ("serve --web {busy}", 1, "choose another"),
     ("serve --tcp {busy}", 1, "choose another"),
     ("serve --web http", 2, "write a number up to 65535"),
-    ("serve --tcp http", 2, "write a number up to 65535"),
-    ("serve --web ''", 2, "or 0 for any"),
     ("serve --host ''", 2, "0.0.0.0 for everybody"),
     ("serve --host 999.999.999.999 --tcp 0", 1, "check the name"),
     ("serve --host 203.0.113.1 --tcp 0", 1, "an address of this machine"),
     ("serve --unix ''", 2, "write its path"),
     ("serve --unix .", 1, "choose another"),
-    ("serve --unix text.txt", 1, "choose another"),
     ("serve --unix missing/frames", 1, "make the folder first"),
     ("serve --unix /proc/frames", 1, "/proc/frames"),
     (f"serve --unix {'x' * 200}", 1, "path too long"),
     ("serve --token ''", 2, "leave out --token"),
-    (f"serve --token {'x' * 1025}", 2, "1 to 1024 bytes"),
     ("serve --token a --token-file b", 2, "not allowed with"),
     ("serve --token-file nothing", 1, "No such file"),
     ("serve --token-file /dev/null", 1, "/dev/null is empty: write a token there"),
     ("serve --origin films.example.org", 2, "such as https://films.example.org"),
     ("serve --max-clients 0", 2, "a whole number"),
-    ("serve --fps fast", 2, "30000/1001"),
-    ("serve --size=-1x2", 2, "write"),
     ("serve ''", 2, "write a file, a URL or demo"),
     ("serve nowhere.mp4 --tcp 0", 1, "nowhere.mp4: No such file"),
     ("serve text.txt --tcp 0", 1, "text.txt: Invalid data"),
-    ("serve . --tcp 0", 1, "Is a directory"),
     ("serve http://127.0.0.1:1/film.mp4 --tcp 0", 1, "Connection refused"),
     ("serve nope://film --tcp 0", 1, "Protocol not found"),
     ("serve text.txt --ffmpeg-input '-f nonsense' --tcp 0", 1, "nonsense"),
     ("serve text.txt --ffmpeg-input ''", 2, "leave it out"),
-    ('serve text.txt --ffmpeg-input "\'"', 2, "No closing quotation"),
     ("serve --ffmpeg-input '-f v4l2'", 2, "not for demo"),
     ("serve --file", 2, "not for demo"),
     ("serve nowhere.mp4 --file", 2, "a film that is a file"),
     ("serve text.txt --file --tcp 0", 2, "--file needs --web"),
-    ("serve --tls-cert nowhere.pem", 1, "nowhere.pem: No such file"),
     ("serve --tls-cert .", 1, ".: Is a directory"),
     ("serve --tls-cert text.txt", 1, "text.txt holds no certificate"),
     ("serve --tls-cert cert.pem", 1, "cert.pem holds no private key"),
@@ -166,26 +140,22 @@ CASES: list[tuple[str, int, str]] = [
     ("serve --unix s --tls-cert cert.pem --tls-key key.pem", 2, "not encrypted"),
     # -- view
     ("view", 2, "required: address"),
-    ("view ''", 2, "write HOST:PORT"),
     ("view 127.0.0.1", 2, "write 127.0.0.1:PORT"),
     ("view http://127.0.0.1:{web}/", 2, "for browsers"),
     ("view nonsense.invalid:9000", 1, "check the name"),
     ("view 127.0.0.1:1", 1, "is the server running"),
     ("view nowhere.sock", 1, "'nowhere.sock': No such file"),
-    ("view text.txt", 1, "is the server running"),
     (f"view {'x' * 200}", 1, "path too long"),
     ("view 127.0.0.1:{tcp} --frames 0", 2, "a whole"),
     ("view 127.0.0.1:{tcp} --to nonsense-program", 1, "nonsense-program: No such"),
-    ("view 127.0.0.1:{tcp} --to ''", 2, "write some words"),
     ("view 127.0.0.1:{tcp} --to false", 1, "false has ended with exit status 1"),
-    ("view 127.0.0.1:{tcp} --token ''", 2, "leave out --token"),
     ("view 127.0.0.1:{tcp} --token x", 1, "wants no token: leave out --token"),
     ("view 127.0.0.1:{tcp} --tls", 1, "speaks no TLS"),
     ("view 127.0.0.1:{tcp} --tls-ca ca.pem", 1, "speaks no TLS"),
-    ("view 127.0.0.1:{tcp} --tls-ca ''", 2, "write its path"),
     ("view 127.0.0.1:{tcp} --tls-ca text.txt", 1, "text.txt holds no certificate"),
     ("view 127.0.0.1:{tcp} --tls-ca broken.pem", 1, "broken.pem"),
     ("view 127.0.0.1:{web}", 1, "port of serve --tcp"),
+    ("view 127.0.0.1:{foreign}", 1, "is another program's"),
     ("view 127.0.0.1:{tls}", 1, "speaks TLS: say --tls"),
     ("view 127.0.0.1:{tls_web}", 1, "speaks TLS: say --tls"),
     ("view 127.0.0.1:{tls_web} --tls-ca ca.pem", 1, "port of serve --tcp"),
@@ -226,9 +196,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+class Hello(BaseRequestHandler):
+    """Another program's server."""
+
+    def handle(self) -> None:
+        self.request.sendall(b"220 hello\r\n")
+
+
 @pytest.fixture(scope="module")
 def places(folder: Path) -> Iterator[dict[str, str]]:
-    """Ports of two servers, and one that is taken."""
+    """Ports of two servers, of another program, and one that is taken."""
     tls = ["--tls-cert", "cert.pem", "--tls-key", "key.pem", "--token", "secret"]
     with ExitStack() as stack:
         words = ["serve", "--size=64x36", "--web=0", "--tcp=0"]
@@ -237,14 +214,19 @@ def places(folder: Path) -> Iterator[dict[str, str]]:
             stack.enter_context(server)
             stack.callback(server.kill)
         busy = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        ports = [str(busy.getsockname()[1])]
+        foreign = stack.enter_context(ThreadingTCPServer(("127.0.0.1", 0), Hello))
+        thread = threading.Thread(target=foreign.serve_forever, args=(0.01,))
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(foreign.shutdown)
+        ports = [str(busy.getsockname()[1]), str(foreign.server_address[1])]
         for server in servers:
             assert server.stdout is not None
             for _ in ("web", "tcp"):
                 match = re.search(r"127\.0\.0\.1:(\d+)", server.stdout.readline())
                 assert match is not None
                 ports.append(match[1])
-        names = ("busy", "web", "tcp", "tls_web", "tls")
+        names = ("busy", "foreign", "web", "tcp", "tls_web", "tls")
         yield dict(zip(names, ports, strict=True))
 
 
