@@ -19,7 +19,7 @@ import aiozerocopy as azc
 from aiozerocopy import ffmpeg
 from aiozerocopy.commands import scenes
 from aiozerocopy.commands.film import Rendered, render
-from aiozerocopy.commands.options import Parser, Size, check_place, count, film
+from aiozerocopy.commands.options import Parser, Size, check_place, count, output
 from aiozerocopy.commands.progress import counted
 from aiozerocopy.ffmpeg.run import failure
 
@@ -85,7 +85,7 @@ def summary(made: Rendered) -> str:
 
 async def run(options: argparse.Namespace) -> bool:
     """Render, encode, verify; False if anything is not what it should be."""
-    scene = scenes.open_scene(scenes.DEMO.read_text(), SIZE, FPS)
+    scene = scenes.demo_scene(SIZE, FPS)
     try:
         print(
             f"{SIZE[0]} x {SIZE[1]} at {FPS} fps, {scene.pix_fmt}, drawn by "
@@ -120,8 +120,8 @@ def _parser() -> Parser:
     parser.add_argument(
         "-o",
         "--output",
-        type=film,
-        default=Path("demo.mp4"),
+        type=output,
+        default="demo.mp4",
         metavar="FILM",
         help="the film to write; its suffix decides the format",
     )
@@ -147,7 +147,7 @@ def _parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the demo; 1 if a frame is missing or is not what was rendered."""
     options = _parser().parse_args(argv)
-    options.output = options.output.resolve()
+    options.output = Path(options.output).resolve()
     check_place(options.output)
     backend = {"use_uvloop": options.loop == "uvloop"}
     return 0 if anyio.run(run, options, backend_options=backend) else 1

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aiozerocopy.gl import Picture
     from aiozerocopy.pool import Frame
 
-DEMO = Path(__file__).with_name("shaders") / "demo.glsl"
+_DEMO = Path(__file__).with_name("shaders") / "demo.glsl"
 
 _VERTEX = """\
 #version 330
@@ -193,17 +193,9 @@ class NumpyScene:
 Scene = ShaderScene | NumpyScene  # frames of one size and pixel format of FFmpeg's
 
 
-def open_scene(
-    source: str, size: tuple[int, int], fps: float, pix_fmt: str = "auto"
-) -> Scene:
-    """The shader's scene, or NumPy's where there is no OpenGL.
-
-    Raises:
-        ShaderError: as `ShaderScene`.
-    """
+def demo_scene(size: tuple[int, int], fps: float, pix_fmt: str = "auto") -> Scene:
+    """The demo's shader, or NumPy's bands where OpenGL cannot draw it."""
     try:
-        return ShaderScene(source, size, fps, pix_fmt)
-    except ShaderError:
-        raise
+        return ShaderScene(_DEMO.read_text(), size, fps, pix_fmt)
     except Exception:  # no moderngl, no driver, or one that is too old
         return NumpyScene(size, fps)

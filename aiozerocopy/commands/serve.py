@@ -72,12 +72,7 @@ class FrameSource:
                 return
 
     async def _scene(self) -> AsyncIterator[azc.Frame]:
-        scene = scenes.open_scene(
-            scenes.DEMO.read_text(),
-            self._options.size,
-            float(self._options.fps),
-            "rgba",
-        )
+        scene = scenes.demo_scene(self._options.size, float(self._options.fps), "rgba")
         self.pixel_format = scene.pix_fmt
         try:
             with scene.new_pool(SLOTS) as pool:

@@ -49,7 +49,7 @@ CASES: list[tuple[str, int, str]] = [
     ("demo --frames 0", 2, "write a whole number"),
     ("demo --checked-frames 0", 2, "a whole number"),
     ("demo --loop trio", 2, "choose from"),
-    ("demo -o demo", 2, "write a name such as demo.mp4"),
+    ("demo -o demo", 1, "name a film such as film.mp4"),
     ("demo -o missing/demo.mp4", 1, "no such folder: make it first"),
     ("demo -o folder.mp4", 1, "it is a folder"),
     ("demo -o /proc/version.mp4", 1, "choose another folder"),
