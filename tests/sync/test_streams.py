@@ -160,23 +160,6 @@ class TestFailures:
             assert isinstance(error.__cause__, OSError)
             data.clear()
 
-    def test_put_that_failed_is_told_at_the_end(self) -> None:
-        reader, writer = sync.pipe()
-        writer.put(bytearray(4 * BIG))
-        reader.abort()
-        with pytest.raises(StreamBroken):
-            writer.close()
-        writer.close()
-
-    def test_what_is_no_buffer(self) -> None:
-        with sync.pipe() as (reader, writer):
-            with pytest.raises(TypeError):
-                writer.send("text")  # type: ignore[arg-type]
-            with pytest.raises(BufferError):
-                writer.put(memoryview(bytearray(8))[::2])
-            writer.send(b"well")
-            assert reader.receive() == b"well"
-
     @pytest.mark.parametrize("end", ["close", "abort"])
     @pytest.mark.parametrize("call", ["send", "receive"])
     def test_end_of_the_stream_ends_calls(self, call: str, end: str) -> None:
