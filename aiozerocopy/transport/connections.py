@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl as tls
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,14 +17,14 @@ from aiozerocopy._net.connecting import (
     look_up,
 )
 from aiozerocopy.transport.socket_transport import SocketTransport, transport_over
-from aiozerocopy.transport.tls import TLSOptions, TLSTransport, for_client, for_server
+from aiozerocopy.transport.tls import TLSTransport, for_client, for_server, secured
 
 if TYPE_CHECKING:
     import os
-    import ssl as tls
     from collections.abc import Callable
 
     from aiozerocopy.transport.lifetime import Lifetime
+    from aiozerocopy.transport.tls import Secure
 
     Connected = SocketTransport | TLSTransport
 
@@ -59,12 +60,12 @@ async def create_connection(
         ValueError: arguments that contradict each other.
     """
     timeouts = (ssl_handshake_timeout, ssl_shutdown_timeout)
-    options = for_client(ssl, host, server_hostname, *timeouts)
+    secure = for_client(ssl, host, server_hostname, *timeouts)
     if sock is not None:
         if host is not None or port is not None:
             raise ValueError("host/port and sock can not be specified at the same time")
         check_stream(sock)
-        return await begun(protocol_factory, sock, options, is_given=True)
+        return await begun(protocol_factory, sock, secure, is_given=True)
     if host is None and port is None:
         raise ValueError("host and port was not specified and no sock specified")
     if interleave is None:
@@ -83,7 +84,7 @@ async def create_connection(
             errors = getattr(cause, "exceptions", [cause])
             raise ExceptionGroup(place, errors) from None  # noqa: F821
         raise located(error, place) from cause or error
-    return await begun(protocol_factory, sock, options)
+    return await begun(protocol_factory, sock, secure)
 
 
 async def create_unix_connection(
@@ -103,15 +104,15 @@ async def create_unix_connection(
     Raises: as `create_connection`; the path is in the text.
     """
     timeouts = (ssl_handshake_timeout, ssl_shutdown_timeout)
-    options = for_client(ssl, None, server_hostname, *timeouts)
+    secure = for_client(ssl, None, server_hostname, *timeouts)
     if path is not None:
         if sock is not None:
             raise ValueError("path and sock can not be specified at the same time")
-        return await begun(protocol_factory, await connected_unix(path), options)
+        return await begun(protocol_factory, await connected_unix(path), secure)
     if sock is None:
         raise ValueError("no path and sock were specified")
     check_unix(sock)
-    return await begun(protocol_factory, sock, options, is_given=True)
+    return await begun(protocol_factory, sock, secure, is_given=True)
 
 
 async def connect_accepted_socket(
@@ -128,9 +129,9 @@ async def connect_accepted_socket(
 
     Raises: as `create_connection`.
     """
-    options = for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
+    secure = for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
     check_stream(sock)
-    return await begun(protocol_factory, sock, options, is_given=True)
+    return await begun(protocol_factory, sock, secure, is_given=True)
 
 
 async def start_tls(
@@ -146,26 +147,35 @@ async def start_tls(
     """Go on under TLS where a connection has begun without.
 
     The arguments are those of `asyncio.loop.start_tls`.  Returns the transport that the
-    protocol has from now on; it must not use the old one any more.  That may be any
-    `asyncio.Transport` which belongs to a loop for Unix.
+    protocol has from now on; it must not use the old one any more.
 
     Raises:
         ssl.SSLError, ConnectionError: the handshake failed; the connection is lost.
-        TypeError: ``sslcontext`` is no context, or ``transport`` no transport.
+        TypeError: ``sslcontext`` is no context, or ``transport`` is none that TLS can
+            be put over.
         ValueError: a timeout is not positive.
     """
-    timeouts = (ssl_handshake_timeout, ssl_shutdown_timeout)
-    options = TLSOptions(sslcontext, server_side, server_hostname, *timeouts)
-    if not hasattr(transport, "set_protocol"):
-        raise TypeError(f"transport {transport!r} is not supported by start_tls()")
-    ready = asyncio.get_running_loop().create_future()
+    if not isinstance(sslcontext, tls.SSLContext):
+        raise TypeError(
+            "sslcontext is expected to be an instance of ssl.SSLContext, got "
+            f"{sslcontext!r}"
+        )
     wire: Any = transport
-    upper = TLSTransport(protocol, options, ready, is_made=True)
+    if not getattr(wire, "_start_tls_compatible", False):
+        raise TypeError(f"transport {transport!r} is not supported by start_tls()")
     if wire.is_closing():
         raise ConnectionResetError("the connection was closed before the handshake")
+    ready = asyncio.get_running_loop().create_future()
+    lower = secured(
+        *(sslcontext, ssl_handshake_timeout, ssl_shutdown_timeout),
+        server_side=server_side,
+        server_hostname=server_hostname,
+        call_connection_made=False,
+    )(protocol, ready)
+    upper: TLSTransport = lower.upper
     try:
-        wire.set_protocol(upper)
-        upper.connection_made(wire)
+        wire.set_protocol(lower)
+        lower.connection_made(wire)
         wire.resume_reading()
         await ready
     except BaseException:
@@ -187,7 +197,7 @@ def check_unix(sock: socket.socket) -> None:
 async def begun(
     protocol_factory: Callable[[], P],
     sock: socket.socket,
-    options: TLSOptions | None,
+    secure: Secure | None,
     *,
     is_given: bool = False,
 ) -> tuple[Connected, P]:
@@ -195,22 +205,27 @@ async def begun(
     ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
         protocol = protocol_factory()
-        upper = TLSTransport(protocol, options, ready) if options else None
-        transport = transport_over(sock, upper or protocol, is_given=is_given)
+        transport = transport_over(sock, protocol, is_given=is_given)
     except BaseException:
         if not is_given:
             sock.close()
         raise
+    top: Connected = transport
     try:
+        if secure is not None:
+            lower = secure(protocol, ready)
+            top = lower.upper
+            transport.set_protocol(lower)
         await made(transport)
-        if upper is not None:
+        if secure is not None:
             await ready
     except BaseException:
         transport.abort()
+        top.abort()  # (it may not have begun, and then warns of itself)
         raise
     finally:
         ready.cancel()
-    return upper or transport, protocol
+    return top, protocol
 
 
 async def made(transport: Lifetime) -> None:

@@ -87,8 +87,8 @@ class Lifetime(asyncio.BaseTransport):
         *("__weakref__", "_loop", "_stream", "_fd", "_readiness", "_context"),
         *("_handle", "_out", "_port", "_pending", "_files", "_borrowing", "_failure"),
         *("_protocol", "_is_made", "_closing", "_is_lost", "_untold", "on_lost"),
-        *("_is_buffered", "_is_halted", "_is_watched", "_has_ended", "_born", "_size"),
-        *("_high", "_low", "_is_paused", "_eof"),
+        *("_is_buffered", "_paused", "_is_watched", "_has_ended", "_born", "_size"),
+        *("_high", "_low", "_protocol_paused", "_eof"),
     )
 
     if TYPE_CHECKING:

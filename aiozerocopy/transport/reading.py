@@ -38,7 +38,7 @@ class Reading(Lifetime, asyncio.ReadTransport):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._is_buffered = isinstance(self._protocol, asyncio.BufferedProtocol)
-        self._is_halted = False  # by pause_reading
+        self._paused = False  # by pause_reading
         self._is_watched = False
         self._born = process.generation
         self._size = MESSAGE  # of the next read: as much as the last one got
@@ -51,15 +51,15 @@ class Reading(Lifetime, asyncio.ReadTransport):
     # -- flow control -------------------------------------------------------------
 
     def is_reading(self) -> bool:
-        return not (self._closing or self._is_halted)
+        return not (self._closing or self._paused)
 
     def pause_reading(self) -> None:
         """Leave what comes to the kernel.  Called again, it does nothing."""
-        self._is_halted = True
+        self._paused = True
 
     def resume_reading(self) -> None:
         """Give the protocol what comes.  Called again, it does nothing."""
-        self._is_halted = False
+        self._paused = False
         if self._is_made:
             self._start()
 
@@ -77,7 +77,7 @@ class Reading(Lifetime, asyncio.ReadTransport):
 
     def _readable(self) -> None:
         # (in a forked child, the parent reads there)
-        if self._closing or self._is_halted or self._born != process.generation:
+        if self._closing or self._paused or self._born != process.generation:
             self._stop()
             return
         try:

@@ -15,11 +15,13 @@ from aiozerocopy._net.listening import EXHAUSTED, Listener, listen_tcp, listen_u
 from aiozerocopy.transport.connections import check_stream, check_unix
 from aiozerocopy.transport.readiness import readiness_in
 from aiozerocopy.transport.socket_transport import SocketTransport, transport_over
-from aiozerocopy.transport.tls import TLSOptions, TLSTransport, for_server
+from aiozerocopy.transport.tls import TLSProtocol, for_server
 
 if TYPE_CHECKING:
     import ssl as tls
     from collections.abc import AsyncIterator, Callable, Sequence
+
+    from aiozerocopy.transport.tls import Secure
 
     Factory = Callable[[], asyncio.BaseProtocol]
 
@@ -52,8 +54,8 @@ async def create_server(
         OSError: it cannot listen there; host and port are in the text.
         ValueError: arguments that contradict each other.
     """
-    options = for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
-    server = Server(protocol_factory, options, backlog)
+    secure = for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
+    server = Server(protocol_factory, secure, backlog)
     async with server.opening(start_serving) as listeners:
         if sock is not None:
             if host is not None or port is not None:
@@ -96,8 +98,8 @@ async def create_unix_server(
 
     Raises: as `create_server`; the path is in the text.
     """
-    options = for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
-    server = Server(protocol_factory, options, backlog)
+    secure = for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
+    server = Server(protocol_factory, secure, backlog)
     async with server.opening(start_serving) as listeners:
         if path is not None:
             if sock is not None:
@@ -128,14 +130,10 @@ class Server(asyncio.AbstractServer):
     version of Python (asyncio's own: from 3.12 on).
     """
 
-    def __init__(
-        self, factory: Factory, options: TLSOptions | None, backlog: int
-    ) -> None:
+    def __init__(self, factory: Factory, secure: Secure | None, backlog: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._listeners: list[Listener] = []
-        self._factory = (
-            (lambda: TLSTransport(factory(), options)) if options else factory
-        )
+        self._factory = (lambda: secure(factory())) if secure else factory
         self._burst = backlog  # clients taken before others have their turn
         self._readiness = readiness_in(self._loop)
         self._clients: set[SocketTransport] = set()
@@ -273,7 +271,8 @@ class Server(asyncio.AbstractServer):
         """Close the transports of all clients."""
         for transport in tuple(self._clients):
             protocol = transport.get_protocol()
-            (protocol if isinstance(protocol, TLSTransport) else transport).close()
+            top = protocol.upper if isinstance(protocol, TLSProtocol) else transport
+            top.close()
 
     def abort_clients(self) -> None:
         """Close them at once, whatever was not sent."""

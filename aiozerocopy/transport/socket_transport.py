@@ -25,8 +25,9 @@ class SocketTransport(Writing, Reading, asyncio.Transport):
     Made by `create_connection` and its like.
     """
 
-    # asyncio asks this before it puts TLS over a transport.
+    # For asyncio's TLS above it, as `_protocol_paused` and `_paused` are.
     _start_tls_compatible = True
+    _force_close = Writing._lose
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """What is known: "socket", "sockname" and "peername".

@@ -73,7 +73,7 @@ class Writing(Lifetime, asyncio.WriteTransport):
         # The last operation whose memory its owner may change.
         self._borrowing: Operation | None = None
         self._high, self._low = HIGH, HIGH // 4
-        self._is_paused = False  # is the protocol?
+        self._protocol_paused = False  # is the protocol?
         self._eof = False
         self._failure: Failure[OSError] | None = None  # why something is not out
 
@@ -163,7 +163,7 @@ class Writing(Lifetime, asyncio.WriteTransport):
         if not is_fixed:
             self._borrowing = operation
         operation.listen(self._advance)
-        if not self._is_paused:
+        if not self._protocol_paused:
             self._pause_if_full()
 
     def write_eof(self) -> None:
@@ -197,7 +197,7 @@ class Writing(Lifetime, asyncio.WriteTransport):
         """Something that was queued has ended.  May be called twice."""
         try:
             self._forget_ended()
-            if self._is_paused and not self._is_lost:
+            if self._protocol_paused and not self._is_lost:
                 self._resume_if_empty()
             self._finish()
         except BaseException as error:
@@ -271,7 +271,7 @@ class Writing(Lifetime, asyncio.WriteTransport):
                 f"0 <= low <= high is required, not low={low!r} and high={high!r}"
             )
         self._high, self._low = high, low
-        if self._pending and not self._is_paused and not self._is_lost:
+        if self._pending and not self._protocol_paused and not self._is_lost:
             self._pause_if_full()
 
     def _is_borrowing(self) -> bool:
@@ -280,7 +280,7 @@ class Writing(Lifetime, asyncio.WriteTransport):
 
     def _pause_if_full(self) -> None:
         if self._is_borrowing() or self.get_write_buffer_size() > self._high:
-            self._is_paused = True
+            self._protocol_paused = True
             try:
                 self._protocol.pause_writing()
             except Exception as error:
@@ -288,7 +288,7 @@ class Writing(Lifetime, asyncio.WriteTransport):
 
     def _resume_if_empty(self) -> None:
         if not self._is_borrowing() and self.get_write_buffer_size() <= self._low:
-            self._is_paused = False
+            self._protocol_paused = False
             try:
                 self._protocol.resume_writing()
             except Exception as error:

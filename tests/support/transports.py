@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -13,6 +14,7 @@ from links import others_wait
 from aiozerocopy import transport as azt
 
 HOST = "127.0.0.1"
+Contexts = tuple[ssl.SSLContext, ssl.SSLContext]  # of a server and of a client
 
 
 # Transports are asyncio's: not for trio.

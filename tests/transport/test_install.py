@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from links import until
 from oracle import assert_same, payload
-from tls_ends import Contexts
-from transports import Recorder
+from transports import Contexts, Recorder
 
 import aiozerocopy as azc
 from aiozerocopy.transport import SocketTransport, TLSTransport
