@@ -227,7 +227,6 @@ class Client:
         self._change.happen()
 
     def _fail(self, error: Exception) -> None:
-        """Disconnect."""
         if self.closed:
             return
         self._failure = Failure(error)

@@ -70,7 +70,6 @@ class DirectClient(Client):
         operation.listen(self._on_end)
 
     def _on_end(self) -> None:
-        """The operation in flight has ended."""
         self._note_move()
         operation, message = self._operation, self._current
         if operation is None or message is None:

@@ -175,7 +175,6 @@ class Encoding:
         return message
 
     def _fail(self, error: Exception) -> None:
-        """Disconnect all."""
         log.debug("an encoder failed", exc_info=error)
         for client in self.clients:
             client._fail(error)

@@ -105,7 +105,6 @@ async def receive_frames(source: Source, most: int) -> list[memoryview]:
 
 
 async def receive_number(source: Source) -> int:
-    """The number that comes first."""
     head = bytearray(NUMBER)
     await source.receive_exactly(head)
     return int(struct.unpack("=Q", head)[0])

@@ -63,7 +63,6 @@ def part_arguments(
 
 
 def checked_microseconds(time: float | Fraction | str, name: str) -> int:
-    """Return a time in microseconds, as FFmpeg counts."""
     try:
         microseconds = round(_seconds(time) * 1_000_000)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):

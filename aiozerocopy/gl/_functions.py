@@ -242,5 +242,4 @@ def _function(library: str, name: str) -> Any:
 
 
 def is_released(owner: Any) -> bool:
-    """Was this moderngl object, or context, released?"""
     return isinstance(owner.mglo, moderngl.InvalidObject)

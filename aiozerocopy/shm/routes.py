@@ -47,8 +47,6 @@ class Route:
 
 
 class Routes:
-    """The routes of one ring."""
-
     def __init__(self, receiver: Receiver) -> None:
         self.others: Route = Route(self)
         self._receiver = receiver

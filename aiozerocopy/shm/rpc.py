@@ -87,8 +87,6 @@ class Request(Record):
 
 
 class _Call:
-    """A call that waits for its answer."""
-
     def __init__(self) -> None:
         self.answer: Record | Failure[Exception] | None = None
         self._event: anyio.Event | None = None
@@ -372,7 +370,6 @@ class Rpc(AsyncResource):
 
 
 def _buffers(result: Any) -> tuple[Any, ...]:
-    """What a handler has returned, as buffers."""
     if result is None:
         return ()
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)

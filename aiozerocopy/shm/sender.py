@@ -79,7 +79,6 @@ class Place:
         return self._line._first() is self
 
     def close(self) -> None:
-        """Leave the line."""
         with contextlib.suppress(ValueError):
             self._line._places.remove(self._entry)
         self._line.wake()

@@ -31,7 +31,6 @@ _POLICY = (
 
 
 def headers(name: str) -> dict[str, str]:
-    """What goes with this file."""
     kind = KINDS[name.rpartition(".")[2]]
     return {"Content-Type": kind, "Content-Security-Policy": _POLICY}
 

@@ -61,8 +61,6 @@ PEER_LEFT = (
 
 
 class Viewer(Protocol):
-    """One who watches."""
-
     @property
     def stream(self) -> Sink:
         """Takes whole messages."""

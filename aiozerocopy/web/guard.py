@@ -187,7 +187,6 @@ def address_in(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
 
 
 def names_of_this_machine() -> set[str]:
-    """The names by which other machines know this one."""
     name = socket.gethostname().lower()
     short = name.partition(".")[0]
     return {name, short, f"{short}.local"}

@@ -87,7 +87,6 @@ _FOURCC |= {"bgra": b"BGRA", "yuv420p": b"I420", "nv12": b"NV12"}
 
 
 def ffmpeg_if_any() -> str | None:
-    """The FFmpeg to use, if there is one."""
     with contextlib.suppress(FileNotFoundError):
         return binary.find_ffmpeg()
     return None
@@ -271,11 +270,6 @@ class _Run:
         is_due = time.monotonic() - self._keys_at[0] >= KEY_SECONDS
         return self._wants_key and is_due and not self._reason
 
-    @property
-    def is_content(self) -> bool:
-        """No key frame is wanted."""
-        return not self._wants_key
-
     def feed(self, frame: Published) -> Sequence[Buffer]:
         """What FFmpeg gets of a frame: Matroska, or nothing.
 
@@ -431,7 +425,7 @@ class H264Encoder:
     async def _repeat(self, run: _Run, client: Client, writer: SendStream) -> None:
         """Encode the newest frame again if a key frame is wanted and no frame comes."""
         while True:
-            if run.is_content:
+            if not run._wants_key:
                 await run.wishes.next()
             await anyio.sleep(HOLD_SECONDS)
             frame = self._hub._last

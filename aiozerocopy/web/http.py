@@ -294,7 +294,6 @@ class _Endless:
 
 
 def in_a_chunk(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-    """As a chunk of an HTTP/1.1 answer."""
     length = sum(memoryview(buffer).nbytes for buffer in buffers)
     return (b"%x\r\n" % length, *buffers, b"\r\n")
 

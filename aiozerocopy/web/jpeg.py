@@ -94,14 +94,12 @@ class JpegEncoder:
         self._newest: tuple[int, bytes | UnknownPicture] = (-1, b"")
 
     async def part(self, frame: Published) -> Sequence[bytes]:
-        """A part of a multipart stream."""
         encoded = await self._encoded(frame)
         if isinstance(encoded, UnknownPicture):
             return _part(frame, "text/plain; charset=utf-8", str(encoded).encode())
         return _part(frame, "image/jpeg", encoded)
 
     async def message(self, frame: Published) -> Sequence[Buffer]:
-        """A message for a WebSocket."""
         encoded = await self._encoded(frame)
         if isinstance(encoded, UnknownPicture):
             return reason_message(frame, encoded)

@@ -47,8 +47,6 @@ _DIGITS = 20  # of a sequence, at most
 
 
 class _Sent(NamedTuple):
-    """A picture on its way."""
-
     sequence: int
     since: float
     nbytes: int

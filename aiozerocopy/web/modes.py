@@ -87,7 +87,6 @@ class Modes:
 
     @property
     def viewers(self) -> int:
-        """How many watch now."""
         return len(self._feeds)
 
     @property

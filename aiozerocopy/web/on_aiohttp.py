@@ -155,14 +155,11 @@ class _Exchange(ForeignViewer):
             await anyio.sleep(LOOK_SECONDS)
 
     def _drop(self) -> None:
-        """Close the connection at once."""
         if self._request.transport is not None:
             self._request.transport.abort()
 
 
 class _WebSocket(ForeignViewer):
-    """A WebSocket and its viewer."""
-
     def __init__(self, exchange: _Exchange, socket: web.WebSocketResponse) -> None:
         super().__init__()
         self._exchange = exchange

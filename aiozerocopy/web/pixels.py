@@ -69,8 +69,6 @@ class UnknownPicture(ValueError):
 
 @dataclass(frozen=True)
 class PictureFormat:
-    """The size and pixel format of a frame."""
-
     width: int
     height: int
     form: PixelFormat
@@ -137,7 +135,6 @@ def websocket_message(
 
 
 def reason_message(frame: Published, reason: UnknownPicture) -> Sequence[Buffer]:
-    """Why this frame cannot be shown."""
     text, when = str(reason).encode(), (frame.sequence, frame.timestamp_ns)
     return websocket_message(text, REASON, _NO_PICTURE, *when, key=False)
 

@@ -73,7 +73,6 @@ class Request:
 
     @property
     def wants_close(self) -> bool:
-        """Does the client want the connection closed after the answer?"""
         if self.version == "1.0":
             return "keep-alive" not in self.connection
         return "close" in self.connection

@@ -19,10 +19,6 @@ _NONE = type(None)
 _MANY = (list, tuple, set, frozenset)
 
 
-def _any(_value: object) -> bool:
-    return True
-
-
 def _is_positive(value: float) -> bool:
     return value > 0
 
@@ -39,12 +35,13 @@ def _are_origins(value: Any) -> bool:
     return _are_texts(value) and all("://" in each for each in value)
 
 
-# For each its types, which values of these are right, and what an error says.
-CHECKS: dict[str, tuple[tuple[type, ...], Callable[[Any], bool], str]] = {
-    "hub": ((Broadcast,), _any, "a Broadcast"),
+# For each its types, which values of these are right (None: all), and what an error
+# says.
+CHECKS: dict[str, tuple[tuple[type, ...], Callable[[Any], bool] | None, str]] = {
+    "hub": ((Broadcast,), None, "a Broadcast"),
     "port": ((int,), range(LAST_PORT + 1).__contains__, f"a number up to {LAST_PORT}"),
     "token": ((str, list, tuple, _NONE), _are_texts, "a text or a list of texts"),
-    "title": ((str,), _any, "a text"),
+    "title": ((str,), None, "a text"),
     "modes": (_MANY, _are_modes, f"some of {', '.join(MODES)}"),
     "hosts": (_MANY, _are_texts, 'a list of names, such as ["tv.example"]'),
     "origins": (_MANY, _are_origins, 'a list such as ["https://tv.example"]'),
@@ -52,7 +49,7 @@ CHECKS: dict[str, tuple[tuple[type, ...], Callable[[Any], bool], str]] = {
     "max_viewers": ((int,), _is_positive, "a whole number, 1 or more"),
     "max_per_address": ((int, _NONE), _is_positive, "a whole number, 1 or more"),
     "patience": ((int, float), _is_positive, "seconds, more than 0"),
-    "ssl_context": ((ssl.SSLContext, _NONE), _any, "an ssl.SSLContext"),
+    "ssl_context": ((ssl.SSLContext, _NONE), None, "an ssl.SSLContext"),
 }
 
 
@@ -61,7 +58,7 @@ def check(**settings: object) -> None:
     for name, value in settings.items():
         types, is_right, expected = CHECKS[name]
         is_of_type = isinstance(value, types) and not isinstance(value, bool)
-        if not is_of_type or not (value is None or is_right(value)):
+        if not is_of_type or not (value is None or not is_right or is_right(value)):
             kind = ValueError if is_of_type else TypeError
             given = type(value).__name__ if name == "token" else repr(value)  # (secret)
             raise kind(f"{name}= must be {expected}, not {given}")

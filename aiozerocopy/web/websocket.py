@@ -46,7 +46,6 @@ _WHOLE_BINARY = 0x82  # one frame that is a whole binary message
 
 
 def binary_header(nbytes: int) -> bytes:
-    """The header of a binary message of this size."""
     if nbytes < 126:
         return struct.pack("!BB", _WHOLE_BINARY, nbytes)
     if nbytes < 1 << 16:
@@ -55,7 +54,6 @@ def binary_header(nbytes: int) -> bytes:
 
 
 def in_a_frame(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-    """As a whole binary message."""
     nbytes = sum(memoryview(buffer).nbytes for buffer in buffers)
     return (binary_header(nbytes), *buffers)
 
