@@ -334,16 +334,6 @@ async def test_server_serves_once() -> None:
         await server.serve_forever()
 
 
-@pytest.mark.every_loop
-async def test_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "socket"
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        await azc.serve_unix(echo, path).serve_forever()
-    assert scope.cancelled_caught
-    assert not path.exists()
-
-
 # ---- what goes wrong -----------------------------------------------------------
 
 
