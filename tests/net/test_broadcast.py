@@ -4,10 +4,8 @@ import asyncio
 import contextlib
 import gc
 import os
-import resource
 import select
-import time
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import anyio
@@ -637,44 +635,6 @@ async def test_stuck_clients_hold_no_slots(
         for viewer in studio.viewers[:4]:
             numbers = await viewer.rest()
             assert numbers == sorted(set(numbers))
-
-
-@pytest.mark.slow
-@pytest.mark.quiet
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # (without its debug mode)
-async def test_a_thousand_stuck_clients_cost_nothing() -> None:
-    """They share one copy of the frame in which they are stuck."""
-    count = 1000
-    with many_fds(2 * count + 100):
-        async with on_air() as studio:
-            viewers = [studio.viewer() for _ in range(count)]
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            await studio.publish(*range(5))
-            seconds = [
-                await how_long(studio.publish(number)) for number in range(5, 25)
-            ]
-            grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-            assert sum(viewer.near.stats.bytes_rescued for viewer in viewers) == 0
-            assert grown << 10 < 50 * BIG  # a copy for each would be a thousand
-            assert min(seconds) < 0.005
-            for viewer in viewers[::100]:
-                assert await viewer.numbers(2) == [0, 24]
-
-
-async def how_long(call: Awaitable[object]) -> float:
-    start = time.perf_counter()
-    await call
-    return time.perf_counter() - start
-
-
-@contextlib.contextmanager
-def many_fds(count: int) -> Iterator[None]:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limits[1] < count:
-        pytest.skip(f"no {count:,} fds here")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], count), limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 async def test_copied_frames_go_to_the_heap_when_slots_are_out() -> None:
