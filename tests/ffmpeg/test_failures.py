@@ -3,9 +3,7 @@
 Nothing hangs, and no process, thread, fd or slot of a pool stays behind.
 """
 
-import contextlib
 import functools
-import gc
 import itertools
 import os
 import re
@@ -13,7 +11,6 @@ import signal
 import sys
 import textwrap
 import threading
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,26 +39,6 @@ async def send_until_error(video: Writer) -> None:
 
 
 BAD = ["-c:v", "nonesuch"]
-
-
-@pytest.mark.every_loop
-@pytest.mark.parametrize("options", [[], BAD])
-async def test_nothing_is_left_for_the_collector(options: list[str]) -> None:
-    gc.collect()
-    gc.disable()
-    try:
-        video = await Writer(NULL, SIZE, options=options)
-        ended = weakref.ref(video._running)
-        with contextlib.suppress(FFmpegError):
-            for number in range(100):
-                await (await video.put(picture(number)))
-            await video.aclose()
-        video.abort()
-        del video
-        await anyio.lowlevel.checkpoint()  # asyncio has what woke the task until then
-        assert ended() is None
-    finally:
-        gc.enable()
 
 
 async def test_bad_codec(ffmpeg: str, tmp_path: Path) -> None:

@@ -371,18 +371,6 @@ async def test_close_wakes_who_waits_for_room(
         assert says in str(each.error)
 
 
-async def test_unclosed_ring_is_warned_of(tmp_path: Path) -> None:
-    producer, consumer = await opened(tmp_path)
-    await producer.send(RECORD)
-    with pytest.warns(ResourceWarning, match="unclosed <Ring sends"):
-        del producer
-        gc.collect()
-    async with consumer:
-        assert bytes(await consumer.receive()) == RECORD
-        with pytest.raises(StreamBroken, match="died"):
-            await consumer.receive()
-
-
 # ---- at the call --------------------------------------------------------------------
 
 
