@@ -8,13 +8,10 @@ import shutil
 import socket
 import subprocess
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
-import browser as chromium
-import numpy as np
 import pytest
 from links import free_port
 from web_client import Answer, asking, connected, picture, rest, until_seen, upgrade
@@ -23,8 +20,6 @@ from aiozerocopy import web
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-
-    from browser import Page
 
     from aiozerocopy.broadcast import Broadcast
 
@@ -56,16 +51,6 @@ AROUND_CADDY = """
 }}
 {server}
 """
-# As many have it: WebSockets pass, but under the name of the server behind.
-DEFAULT_HOST = """server {{
-    listen 127.0.0.1:{port};
-    location / {{
-        proxy_pass http://127.0.0.1:{behind};
-        proxy_http_version 1.1;
-        proxy_set_header Upgrade $http_upgrade;
-        proxy_set_header Connection "upgrade";
-    }}
-}}"""
 
 
 def nginx(folder: Path, server: str, port: int) -> AbstractAsyncContextManager[None]:
@@ -172,25 +157,3 @@ async def test_the_configuration_of_the_documentation(
                 assert Answer(seen).status == 101
                 await hub.publish(picture())
                 await until_seen(stream, picture().tobytes()[-99:])
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(chromium.find() is None, reason="needs Chromium")
-async def test_the_page_says_what_the_proxy_lacks(
-    hub: Broadcast, page: Page, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    port = free_port()
-    origin = f"http://127.0.0.1:{port}"
-    wrong = f"this page's address, {origin}, is not among origins="
-    publishing = partial(chromium.publishing, picture=np.zeros((90, 160, 3), np.uint8))
-    for origins in ([], [origin]):
-        async with web.serve(hub, modes=["raw"], origins=origins) as server:
-            config = DEFAULT_HOST.format(port=port, behind=server.port)
-            async with nginx(tmp_path, config, port), publishing(hub):
-                await page.open(f"{origin}/")
-                if origins:
-                    await page.says("live")
-                else:
-                    assert f"It says: {wrong}." in await page.says("refused")
-    (line,) = caplog.messages
-    assert line == f"refused 127.0.0.1: its page is not among origins= ('{origin}')"
