@@ -1,10 +1,8 @@
 """`capture` and `serve screen`, as a user has them."""
 
-import io
 import re
 import signal
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,24 +126,3 @@ def test_screen_is_served(source: list[str], server: Server, tmp_path: Path) -> 
             serving.send_signal(signal.SIGINT)
             assert serving.communicate()[1] == "aiozerocopy serve: interrupted\n"
     assert first_colours(path) == [as_bytes(COLOURS[5], "rgb")] * 5
-
-
-@pytest.mark.slow
-def test_screen_in_the_browser(server: Server) -> None:
-    """By JPEG, which any browser shows."""
-    image = pytest.importorskip("PIL.Image")
-    pytest.importorskip("wsproto")
-    with Painter(server.name) as painter:
-        painter.window(COLOURS[5], 0, 0, *SIZE)
-        with start("serve", "screen", "--web", 0, "--display", server.name) as serving:
-            assert serving.stdout is not None
-            url = serving.stdout.readline().split()[-1]
-            with urllib.request.urlopen(f"{url}stream.mjpg") as stream:
-                data = b""
-                while b"\xff\xd9" not in data:
-                    data += stream.read1()
-            serving.send_signal(signal.SIGINT)
-            assert serving.communicate()[1] == "aiozerocopy serve: interrupted\n"
-    with image.open(io.BytesIO(data[data.index(b"\xff\xd8") :])) as decoded:
-        seen = np.asarray(decoded.convert("RGB"))
-    assert abs(seen.astype(int) - as_bytes(COLOURS[5], "rgb")).max() <= 4

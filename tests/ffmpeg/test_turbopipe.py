@@ -26,42 +26,29 @@ class Pipe:
     """A pipe whose reader is this process, when asked to."""
 
     def __init__(self) -> None:
-        self.r, self.w = os.pipe()
-        self.received = bytearray()
-        self.reading = False
+        r, self.w = os.pipe()
+        self.reader, self.writer = os.fdopen(r, "rb"), os.fdopen(self.w, "wb", 0)
+        self._received = b""
         self._thread = threading.Thread(target=self._read)
 
-    def read(self, n: int) -> bytes:
-        data = bytearray()
-        while len(data) < n and (piece := os.read(self.r, n - len(data))):
-            data += piece
-        return bytes(data)
-
     def _read(self) -> None:
-        while piece := os.read(self.r, 1 << 20):
-            self.received += piece
+        self._received = self.reader.read()
+
+    @property
+    def is_reading(self) -> bool:
+        return self._thread.ident is not None
 
     def start_reading(self) -> None:
-        self.reading = True
         self._thread.start()
 
     def all(self) -> bytes:
         """What a reader gets until the end, once the writer's number is closed."""
-        if self.w >= 0:
-            self.close_writer()
-        if not self.reading:
+        self.writer.close()
+        if not self.is_reading:
             self.start_reading()
         self._thread.join(15)
         assert not self._thread.is_alive(), "the reader does not see the end"
-        return bytes(self.received)
-
-    def close_writer(self) -> None:
-        os.close(self.w)
-        self.w = -1
-
-    def close_reader(self) -> None:
-        os.close(self.r)
-        self.r = -1
+        return self._received
 
 
 @pytest.fixture
@@ -74,16 +61,15 @@ def pipes() -> Iterator[Callable[[], Pipe]]:
 
     yield make
     for pipe in made:
-        if pipe.r >= 0 and not pipe.reading:
-            pipe.close_reader()
+        if not pipe.is_reading:
+            pipe.reader.close()
     with contextlib.suppress(StreamBroken):
         turbopipe.close()  # nobody was told of those whose reader has just gone
     for pipe in made:
-        if pipe.reading:
+        if pipe.is_reading:
             pipe.all()
-            pipe.close_reader()
-        if pipe.w >= 0:
-            pipe.close_writer()
+        pipe.reader.close()
+        pipe.writer.close()
 
 
 @pytest.fixture
@@ -131,8 +117,7 @@ class TestPrograms:
 
     def test_keyword_names_of_both_versions(self, pipe: Pipe) -> None:
         turbopipe.pipe(data=b"two ", file=pipe.w)
-        with open(pipe.w, "wb", closefd=False) as file:  # which stands for its fd
-            turbopipe.pipe(buffer=b"one", fileno=file)
+        turbopipe.pipe(buffer=b"one", fileno=pipe.writer)  # which stands for its fd
         turbopipe.sync(data=b"")
         turbopipe.sync(buffer=b"")
         turbopipe.sync()
@@ -165,7 +150,7 @@ class TestBuffers:
         turbopipe.pipe(data, pipe.w)
         with pytest.raises(BufferError):
             data.clear()
-        assert pipe.read(BIG) == sent
+        assert pipe.reader.read(BIG) == sent
         turbopipe.sync(data)
         data.clear()
 
@@ -204,7 +189,7 @@ class TestReaderDeath:
     ) -> None:
         for _ in range(3):
             turbopipe.pipe(noise(), pipe.w)
-        pipe.close_reader()
+        pipe.reader.close()
         with pytest.raises(StreamBroken):
             finish()
         finish()
@@ -213,7 +198,7 @@ class TestReaderDeath:
         data = noise()
         turbopipe.pipe(data, pipe.w)
         [line] = turbopipe._queues.values()
-        pipe.close_reader()
+        pipe.reader.close()
         line.thread.join()
         with pytest.raises(StreamBroken):
             turbopipe.sync(memoryview(data)[:1])
@@ -246,7 +231,7 @@ class TestFds:
         assert pipe.all() == data * 2
 
     def test_what_cannot_be_written_to_is_refused(self, pipe: Pipe) -> None:
-        files: list[Any] = [None, True, "1", pipe.r]
+        files: list[Any] = [None, True, "1", pipe.reader]
         for file in files:
             with pytest.raises((TypeError, AttributeError, io.UnsupportedOperation)):
                 turbopipe.pipe(b"frame", file)
@@ -279,7 +264,7 @@ class TestWaiting:
                 turbopipe.pipe(data, pipe.w)
 
         thread = waiting(fill)
-        assert all(pipe.read(BIG) == data for _ in range(count))
+        assert all(pipe.reader.read(BIG) == data for _ in range(count))
         thread.join()
 
     def test_stalled_fd_delays_no_other(self, pipes: Callable[[], Pipe]) -> None:
@@ -301,7 +286,7 @@ class TestWaiting:
             turbopipe.sync(other)
         assert well.all() == other * 5
         assert not raised
-        stalled.close_reader()
+        stalled.reader.close()
         thread.join()
         assert raised
 
@@ -338,7 +323,7 @@ class TestSync:
         data = noise()
         turbopipe.pipe(piped(data), pipe.w)
         thread = waiting(lambda: turbopipe.sync(view(data)))
-        assert pipe.read(BIG) == data
+        assert pipe.reader.read(BIG) == data
         thread.join()
 
     @pytest.mark.parametrize("others", [b"", bytearray(100), array.array("d", [1])])
@@ -347,7 +332,7 @@ class TestSync:
         turbopipe.pipe(memoryview(data)[1:], pipe.w)
         turbopipe.sync(others)
         turbopipe.sync(memoryview(data)[:1])
-        pipe.close_reader()
+        pipe.reader.close()
 
     def test_refuses_what_is_no_buffer(self) -> None:
         with pytest.raises(TypeError):
@@ -439,7 +424,7 @@ class TestOpenGL:
         assert gl.error == "GL_NO_ERROR"
         turbopipe.sync(other)
         thread = waiting(lambda: turbopipe.sync(buffer))
-        assert pipe.read(BIG) == data
+        assert pipe.reader.read(BIG) == data
         thread.join()
         turbopipe.done(buffer.mglo)
         assert buffer.read() == bytes(BIG)
@@ -455,7 +440,7 @@ class TestOpenGL:
         for buffer in buffers:
             turbopipe.pipe(buffer, pipe.w)
         with memoryview(buffers[2].mglo):  # which maps it
-            assert pipe.read(len(sent)) == sent
+            assert pipe.reader.read(len(sent)) == sent
             for buffer in buffers[::order]:
                 turbopipe.sync(buffer)
             turbopipe.sync()

@@ -42,9 +42,9 @@ def planes(number: int = 0) -> NDArray[np.uint8]:
     return picture(number, 1).reshape(HEIGHT, WIDTH)[: HEIGHT // 2 * 3 // 2]
 
 
-@pytest.mark.parametrize("name", pixels.FORMATS)
+@pytest.mark.parametrize("name", [*pixels.FORMATS, "rgb0", "bgr0"])
 async def test_raw_frames_arrive_as_they_were(hub: Broadcast, name: str) -> None:
-    form = pixels.FORMATS[name]
+    form = pixels.FORMATS[pixels._ALIASES.get(name, name)]
     height = HEIGHT // 2 if form.is_yuv else HEIGHT
     async with web.serve(hub) as to, watching(to) as viewer:
         for number in range(3):
