@@ -10,12 +10,11 @@ import anyio
 from aiozerocopy import ffmpeg
 from aiozerocopy.capture import X11Screen
 from aiozerocopy.commands import ending
-from aiozerocopy.commands.film import quick_preset
+from aiozerocopy.commands.film import pad_in_silence, quick_preset
 from aiozerocopy.commands.options import (
     Parser,
     add_film,
     add_screen,
-    film_written,
     rate,
     seconds,
 )
@@ -157,6 +156,6 @@ def _told(options: argparse.Namespace, film: ffmpeg.Writer, recorder: Recorder) 
 def main(argv: Sequence[str]) -> int:
     """Record; 0, or an exception."""
     options = _parser().parse_args(argv)
-    with film_written(options.output):
-        print(anyio.run(run, options))
+    pad_in_silence()
+    print(anyio.run(run, options))
     return 0

@@ -19,7 +19,7 @@ import aiozerocopy as azc
 from aiozerocopy import ffmpeg
 from aiozerocopy.commands import scenes
 from aiozerocopy.commands.film import Rendered, render
-from aiozerocopy.commands.options import Parser, Size, check_place, count, output
+from aiozerocopy.commands.options import Parser, Size, count, output
 from aiozerocopy.commands.progress import counted
 from aiozerocopy.ffmpeg.run import failure
 
@@ -148,6 +148,5 @@ def main(argv: Sequence[str]) -> int:
     """Run the demo; 1 if a frame is missing or is not what was rendered."""
     options = _parser().parse_args(argv)
     options.output = Path(options.output).resolve()
-    check_place(options.output)
     backend = {"use_uvloop": options.loop == "uvloop"}
     return 0 if anyio.run(run, options, backend_options=backend) else 1

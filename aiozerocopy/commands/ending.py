@@ -35,6 +35,7 @@ _HELP = {
     errno.EADDRINUSE: "something else is there: choose another",
     errno.EADDRNOTAVAIL: "a server needs an address of this machine, or 0.0.0.0",
     errno.ECONNREFUSED: "is the server running, and is this its address?",
+    errno.EEXIST: "--overwrite replaces it",
     errno.ENOSPC: "make room there, or choose another place",
 }
 _NO_LISTENING = {

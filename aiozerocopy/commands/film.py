@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,11 @@ QUICK = "ultrafast"
 def quick_preset(codec: str | None, output: str) -> str | None:
     """What is used where no preset is asked for."""
     return QUICK if has_presets(codec, container_of(output)) else None
+
+
+def pad_in_silence() -> None:
+    """Let a film of odd size have even ones, without a warning."""
+    warnings.filterwarnings("ignore", "4:2:0 has even sizes")
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from aiozerocopy.commands import scenes
-from aiozerocopy.commands.film import QUICK, render
+from aiozerocopy.commands.film import QUICK, pad_in_silence, render
 from aiozerocopy.commands.options import (
     Parser,
     Size,
@@ -16,7 +16,6 @@ from aiozerocopy.commands.options import (
     add_picture,
     ffmpeg_option,
     file,
-    film_written,
     seconds,
 )
 from aiozerocopy.commands.progress import counted
@@ -101,7 +100,8 @@ async def run(options: argparse.Namespace, scene: scenes.Scene) -> str:
 def main(argv: Sequence[str]) -> int:
     """Render; 0, or an exception."""
     options = _parser().parse_args(argv)
-    with film_written(options.output), contextlib.closing(_scene(options)) as scene:
+    pad_in_silence()
+    with contextlib.closing(_scene(options)) as scene:
         print(anyio.run(run, options, scene))
     return 0
 

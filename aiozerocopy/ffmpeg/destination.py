@@ -51,12 +51,16 @@ class Destination:
         if not overwrite and self.path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         if not (folder := self.path.parent).is_dir():
-            what = "the folder does not exist"
+            what = "there is no such folder: make it first"
             raise FileNotFoundError(errno.ENOENT, what, str(folder))
         self.unfinished: Path = self._beside("unfinished")
         self.film: Path | None = None  # at the end, where it is
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        os.close(os.open(self.unfinished, flags, 0o666))
+        try:
+            os.close(os.open(self.unfinished, flags, 0o666))
+        except OSError as error:
+            what = "no file can be made there: choose another folder"
+            raise OSError(error.errno, what, str(folder)) from error
 
     def _beside(self, state: str) -> Path:
         token = secrets.token_hex(3)

@@ -51,7 +51,7 @@ CASES: list[tuple[str, int, str]] = [
     ("demo --loop trio", 2, "choose from"),
     ("demo -o demo", 1, "name a film such as film.mp4"),
     ("demo -o missing/demo.mp4", 1, "no such folder: make it first"),
-    ("demo -o folder.mp4", 1, "it is a folder"),
+    ("demo -o folder.mp4", 1, "folder.mp4: Is a directory"),
     ("demo -o /proc/version.mp4", 1, "choose another folder"),
     # -- render
     ("render", 2, "required: shader, -o/--output"),

@@ -617,7 +617,7 @@ async def test_broken_one_leaves_what_plays(
 
 async def test_folder_that_refuses_says_so_at_once(ffmpeg: str, tmp_path: Path) -> None:
     film = Writer(tmp_path / "missing" / "film.mp4", (64, 48), ffmpeg=ffmpeg)
-    with pytest.raises(FileNotFoundError, match="the folder does not exist") as caught:
+    with pytest.raises(FileNotFoundError, match="there is no such folder") as caught:
         await film
     assert caught.value.filename == str(tmp_path / "missing")
 
