@@ -41,7 +41,6 @@ import stat
 import sys
 import threading
 import time
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.channel import OUT, Channel
@@ -287,20 +286,15 @@ class _FdQueue:
             self._collect()
 
     def linger(self) -> None:
-        """At the program's end: wait while somebody reads, then say what is lost."""
+        """At the program's end: wait while somebody reads.
+
+        What is left then is lost, as `fork_and_exit` says.
+        """
         left = self._channel.stats().queued_bytes
         before = left + 1
         while left < before and self._left():
             self.port.until(lambda: not self._left(), _STALL)
             before, left = left, self._channel.stats().queued_bytes
-        self._end()
-        if left:
-            warnings.warn(
-                f"{left:,} bytes that were piped to fd {self._number} are lost: nobody "
-                "reads them",
-                ResourceWarning,
-                stacklevel=1,
-            )
 
     def _watch(self) -> None:
         while self.open:

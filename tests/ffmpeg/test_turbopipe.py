@@ -382,7 +382,7 @@ class TestProcesses:
         )
         assert status == 0
         assert complained.count("ResourceWarning") == 1
-        assert f"{4 << 20:,} bytes that were piped to fd" in complained
+        assert f"{4 << 20:,} bytes were still queued at the end" in complained
 
 
 # ---- OpenGL ------------------------------------------------------------------------
