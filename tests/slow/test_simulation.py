@@ -9,6 +9,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -197,6 +198,39 @@ def test_locked_memory(folder: Path) -> None:
     locked = compiled(folder / "locked", [*sources, SIM / "locked.c"])
     passes([locked])
     assert "is_full_of(seen, BEFORE)" in ran([locked, "advised"]).stderr
+
+
+# Those that belong to no object: see csrc/fork.c.  (A table begins with its lock.)
+LOCKS = (
+    *("pumps_lock", "loops_lock", "pools_lock", "parties_lock"),
+    *("channels", "ports", "pools", "relays", "rings", "splits"),
+)
+# Each child but the first holds one, and forks: so it waits for itself until the alarm.
+FORKS = """
+import ctypes, os, signal, sys
+helper = ctypes.CDLL(sys.argv[1])
+pids = []
+for name in sys.argv[2:]:
+    pids.append(os.fork())
+    if not pids[-1]:
+        if name != "none":
+            lock = ctypes.c_char.in_dll(helper, f"azc__{name}")
+            helper.pthread_mutex_lock(ctypes.byref(lock))
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        os.fork()
+        os._exit(0)
+for name, pid in zip(sys.argv[2:], pids):
+    if os.waitpid(pid, 0)[1] == signal.SIGALRM:
+        print(name)
+"""
+
+
+def test_a_fork_waits_for_every_lock(folder: Path) -> None:
+    """One that another thread holds at a fork would stay locked in the child."""
+    sources = [CSRC / f"{name}.c" for name in REAL]
+    helper = compiled(folder / "helper.so", sources, "-fPIC", "-shared")
+    said = passes([sys.executable, "-c", FORKS, helper, "none", *LOCKS])
+    assert said.split() == [*LOCKS]
 
 
 @pytest.fixture(scope="module")
