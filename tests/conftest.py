@@ -116,6 +116,16 @@ def pipe(tmp_path: Path) -> Iterator[Link]:
         yield opened
 
 
+@pytest.fixture
+def deadly_sigpipe() -> Iterator[None]:
+    """Let SIGPIPE end the process, as where Python has not turned it off."""
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    yield
+    assert not signal.sigpending()
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    signal.signal(signal.SIGPIPE, before)
+
+
 @pytest.fixture(scope="session")
 def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Of a server here, by name or address, and of a client that trusts it."""

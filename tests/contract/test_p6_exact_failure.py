@@ -13,7 +13,7 @@ from oracle import message
 
 from aiozerocopy import SendStream, StreamBroken, Ticket
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("deadly_sigpipe")]
 
 
 async def test_bytes_sent_is_exact(clogged: Link) -> None:
@@ -77,13 +77,14 @@ async def test_all_senders_fail_in_order(clogged: Link) -> None:
         assert (error.bytes_sent > 0) == (number == 0)
 
 
-async def test_sending_after_the_peer_left(some: Link) -> None:
-    async with some.sender() as stream:
-        some.kill_reader()
+@pytest.mark.parametrize("size", [1000, 60_000])  # (which is written in pieces)
+async def test_sending_after_the_peer_left(clogged: Link, size: int) -> None:
+    async with clogged.sender() as stream:
+        clogged.kill_reader()
         for _ in range(2):
             with pytest.raises(StreamBroken) as caught:
                 while True:  # a socket learns of it with the first message
-                    await stream.send(b"x" * 1000)
+                    await stream.send(bytes(size))
             assert isinstance(caught.value.__cause__, OSError)
         with pytest.raises(StreamBroken):
             await stream.put(b"x")

@@ -435,6 +435,7 @@ class TestTakenBack:
             assert_prefix(data, payload(1, SIZE))
             assert data
 
+    @pytest.mark.usefixtures("deadly_sigpipe")
     @pytest.mark.parametrize("all_is_lent", [False, True])
     async def test_when_the_reader_leaves_everybody_hears(
         self, lent: Lend, all_is_lent: bool

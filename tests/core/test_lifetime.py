@@ -1,4 +1,4 @@
-"""Forks, exits, lost numbers, two loops, signals: who owns what, and for how long."""
+"""Forks, exits, lost numbers, two loops: who owns what, and for how long."""
 
 import array
 import fcntl
@@ -17,7 +17,6 @@ import pytest
 import scripts
 from links import (
     BIG,
-    LENDING,
     Link,
     attempt,
     begun,
@@ -450,66 +449,6 @@ class TestExit:
         assert status == expected
         assert 0 < len(received) < 1 << 20
         assert "Fatal" not in complained
-
-
-class TestSignals:
-    """Signals are the program's; ours change nothing."""
-
-    def test_sigpipe_kills_nobody(self, tmp_path: Path) -> None:
-        kinds = ["pipe", "adopted", "fifo", "pty", "unix", "tcp4", *LENDING]
-        said = scripts.run(
-            """
-    import links, pathlib
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-
-    async def at_once(link, size=100):
-        stream = link.sender()
-        link.kill_reader()
-        try:
-            while True:
-                await stream.send(bytes(size))
-        except azc.StreamBroken:
-            print(link.kind, "at once", flush=True)
-        stream.abort()
-
-    async def in_pieces(link):
-        await at_once(link, 60_000)
-
-    async def later(link):
-        stream = link.sender()
-        with azc.FramePool(links.BIG) as pool, pool.acquire_nowait() as frame:
-            message = frame if link.lends else bytes(links.BIG)
-            async with anyio.create_task_group() as tasks:
-                sending = links.attempt(tasks, stream.send, message)
-                await begun(stream)
-                link.kill_reader()
-        assert isinstance(sending.error, azc.StreamBroken), sending.error
-        print(link.kind, "later", flush=True)
-        stream.abort()
-
-    async def main():
-        for kind in sys.argv[3:]:
-            for case in (at_once, in_pieces, later):
-                folder = pathlib.Path(sys.argv[2]) / kind / case.__name__
-                folder.mkdir(parents=True)
-                with links.open_link(kind, folder) as link:
-                    await case(link)
-        assert signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL
-        assert not signal.sigpending()
-        assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
-
-    run(main)
-    """,
-            "asyncio",
-            str(tmp_path),
-            *kinds,
-        )
-        expected = [
-            f"{LENDING.get(kind, kind)} {when}"
-            for kind in kinds
-            for when in ("at once", "at once", "later")
-        ]
-        assert said.splitlines() == expected
 
 
 @pytest.mark.anyio
