@@ -85,19 +85,6 @@ async def test_above_the_rescue_limit_breaks_the_stream(clogged: Link) -> None:
     assert 0 < len(received) < len(sent)
 
 
-async def test_twice(some: Link) -> None:
-    data = message(1, 0, BIG)
-    async with checked(some, {1: 1}) as (stream, reader):
-        with anyio.CancelScope() as outer:
-            async with stuck(stream, data) as tasks:
-                tasks.cancel_scope.cancel()
-                outer.cancel()
-                tasks.cancel_scope.cancel()
-        poison(data)
-        data.clear()
-        reader.start()
-
-
 @pytest.mark.parametrize("call", ["send", "pieces", "put", "send_many", "flush"])
 async def test_at_every_await(link: Link, call: str) -> None:
     checker = Checker()

@@ -72,22 +72,6 @@ class Holds(MemoryStream):
         await super().send(*buffers)
 
 
-@breaks("P0 done means yours: 369,652 bytes were sent, and 0 arrived")
-class KeepsTheObject(MemoryStream):
-    """So it sends what a bytearray is later: nothing."""
-
-    later: tuple[Any, ...] = ()
-
-    async def send(self, *buffers: Any) -> None:
-        self.later, now = buffers, self.later
-        await super().send(*now)
-
-    async def aclose(self, **options: Any) -> None:
-        if self.later:
-            await self.send()
-        await super().aclose(**options)
-
-
 @breaks("P0 done means yours: byte 1 of 369,652 was never sent so")
 class SaysNothing(MemoryStream):
     async def send(self, *buffers: Any) -> None:

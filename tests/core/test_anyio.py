@@ -17,8 +17,6 @@ import pytest
 from anyio.abc import ByteSendStream, ByteStream, SocketAttribute
 from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.file import FileStreamAttribute
-from anyio.streams.stapled import StapledByteStream
-from anyio.streams.text import TextStream
 from links import Link, checked, error_in_thread, open_link
 from oracle import message
 
@@ -49,37 +47,6 @@ class _Foreign(ByteSendStream):
 @pytest.mark.anyio
 class TestWrappers:
     """Everything that is built for anyio's streams works over ours."""
-
-    async def test_buffered(self, pipe: Link) -> None:
-        async with pipe.receiver() as receiver, pipe.sender() as sender:
-            buffered = BufferedByteReceiveStream(receiver)
-            await sender.send(b"one\ntwo\nthree four")
-            assert await buffered.receive_until(b"\n", 100) == b"one"
-            assert await buffered.receive_exactly(4) == b"two\n"
-            assert await buffered.receive_exactly(5) == b"three"
-            await sender.aclose()
-            assert await buffered.receive() == b" four"
-            with pytest.raises(anyio.EndOfStream):
-                await buffered.receive()
-
-    async def test_stapled(self) -> None:
-        there, to_there = azc.pipe()
-        back, to_back = azc.pipe()
-        async with StapledByteStream(to_there, back) as ours:
-            async with StapledByteStream(to_back, there) as theirs:
-                await ours.send(b"ping")
-                assert await theirs.receive() == b"ping"
-                await theirs.send(b"pong")
-                assert await ours.receive() == b"pong"
-                await ours.send_eof()
-                with pytest.raises(anyio.EndOfStream):
-                    await theirs.receive()
-
-    async def test_text(self) -> None:
-        ours, theirs = azc.socketpair()
-        async with TextStream(ours) as writer, TextStream(theirs) as reader:
-            await writer.send("åäö")
-            assert await reader.receive() == "åäö"
 
     async def test_what_is_sent_may_be_named_as_anyio_does(self) -> None:
         async with azc.socketpair() as (ours, theirs):

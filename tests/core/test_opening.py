@@ -23,8 +23,7 @@ from unread import is_open
 
 import aiozerocopy as azc
 from aiozerocopy._core import channel, pipe_size
-from aiozerocopy._core.binding import PORTABLE, lib
-from aiozerocopy._core.channel import Channel
+from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.lifetime import Bound
 from aiozerocopy._core.pipe_size import F_GETPIPE_SZ, capacity_of, enlarge_pipe
 from aiozerocopy.opening import UNIX_BUFFER
@@ -53,30 +52,6 @@ async def test_appending_file_opened_for_both(tmp_path: Path) -> None:
     async with azc.open_writer(path.open("a+b")) as writer:
         await writer.send(b"new")
     assert path.read_bytes() == b"old new"
-
-
-async def test_socket_in_one_direction() -> None:
-    one, other = socket.socketpair()
-    async with azc.open_writer(one) as writer, azc.open_reader(other) as reader:
-        await writer.send(b"socket")
-        assert await reader.receive() == b"socket"
-
-
-def cat() -> subprocess.Popen[bytes]:
-    command = ["cat", "/dev/stdin"]  # (no socket can be opened there)
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-
-async def test_stdin_of_popen() -> None:
-    child = cat()
-    assert child.stdin
-    assert child.stdout
-    async with azc.open_reader(child.stdout) as reader:
-        async with azc.open_writer(child.stdin) as writer:
-            await writer.send(b"popen")
-        assert child.stdin.closed
-        assert await everything(reader) == b"popen"
-    child.wait()
 
 
 # ---- who owns what -------------------------------------------------------------
@@ -378,12 +353,6 @@ async def test_ready_without_a_wait() -> None:
             assert caught.value.value is ready
 
 
-async def test_awaited_pairs() -> None:
-    async with await azc.pipe() as ends, await azc.socketpair() as pair:
-        assert ends == (ends.reader, ends.writer)
-        assert pair == (pair.one, pair.other)
-
-
 async def test_the_one_that_sends_is_closed_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -398,15 +367,6 @@ async def test_the_one_that_sends_is_closed_first(
     async with azc.pipe() as (reader, writer):
         await writer.put(b"accepted")
     assert closed == [writer, reader]
-
-
-@pytest.mark.every_loop
-@pytest.mark.parametrize("make", [azc.pipe, azc.socketpair])
-async def test_a_block_that_fails_closes_both_ends(make: Callable[[], Any]) -> None:
-    with pytest.raises(ZeroDivisionError):
-        async with make() as ends:
-            raise ZeroDivisionError
-    assert [stream.fileno() for stream in ends] == [-1, -1]
 
 
 async def test_the_reader_is_closed_when_the_writer_cannot_be() -> None:
@@ -476,21 +436,6 @@ def test_wrap_what_is_no_socket(ends: tuple[int, int]) -> None:
         azc.wrap_socket(ends[0])
     assert caught.value.errno == errno.ENOTSOCK
     assert is_open(ends[0])
-
-
-async def test_limits_are_passed_on(
-    ends: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits: list[int] = []
-    monkeypatch.setattr(Channel, "set_limit", lambda _, nbytes: limits.append(nbytes))
-    async with azc.open_writer(ends[1], rescue_limit=1, queue_limit=2) as writer:
-        assert writer._rescue_limit == 1
-    one, other = socket.socketpair()
-    with other:
-        async with azc.wrap_socket(one, rescue_limit=1, queue_limit=2) as stream:
-            assert stream._rescue_limit == 1
-    assert limits == [2, 2]
-    assert lib.azc_unsent() == 0
 
 
 @linux_only

@@ -91,14 +91,6 @@ async def test_a_stream_that_comes_meanwhile_uses_the_same(busy: list[Busy]) -> 
     await it.has_ended()
 
 
-async def test_a_stream_may_leave_from_any_thread() -> None:
-    waiter, key = current_waiter(), object()
-    waiter.join(key)
-    await anyio.to_thread.run_sync(waiter.leave, key)
-    with anyio.fail_after(10):
-        await until(lambda: waiter.port.fileno() < 0)
-
-
 async def test_who_gave_up_is_not_woken(busy: list[Busy]) -> None:
     busy.append(it := Busy())
     async with anyio.create_task_group() as tasks:
