@@ -19,6 +19,7 @@ import pytest
 from answering import Answering
 from unread import SIZE, Unread, is_open
 
+import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core import borrows
 from aiozerocopy._core import channel as core
@@ -284,6 +285,15 @@ class TestPort:
 
 
 class TestSendNow:
+    def test_all_of_it(self, port: Port) -> None:
+        one, other = azc.socketpair()
+        one._out.bind_port(port, 100)
+        operation = one._out.send_now(port, (b"ab", b"c"))
+        assert port.wait(operation)
+        assert (operation.sent, operation.total) == (3, 3)
+        one.abort()
+        other.abort()
+
     @pytest.mark.parametrize(
         ("buffers", "kind"), [((b"ab",), StreamClosed), ((b"ab", 5), TypeError)]
     )

@@ -90,6 +90,7 @@ class TestFork:
 
     def child(streams, ours):
         reader, writer, one, _ = streams
+        writer._waiter.leave = None  # (the loop is the parent's)
         alive = [
             call for call, *arguments in (
                 (writer.send, b"child"), (writer.put, b"child"), (writer.flush,),
