@@ -8,7 +8,7 @@ no error is swallowed.
 
 Each module says what it has.  One imports those before it, never those after:
 readiness, lifetime, writing, reading, socket_transport, tls,
-connections, server, asyncio_streams, pipe_transports, subprocesses, files, loops.
+connections, server, asyncio_streams, files, loops.
 """
 
 from __future__ import annotations
@@ -31,24 +31,8 @@ from aiozerocopy.transport.files import sendfile as sendfile
 from aiozerocopy.transport.loops import EventLoop as EventLoop
 from aiozerocopy.transport.loops import install as install
 from aiozerocopy.transport.loops import new_event_loop as new_event_loop
-from aiozerocopy.transport.pipe_transports import ReadPipeTransport as ReadPipeTransport
-from aiozerocopy.transport.pipe_transports import (
-    WritePipeTransport as WritePipeTransport,
-)
-from aiozerocopy.transport.pipe_transports import connect_read_pipe as connect_read_pipe
-from aiozerocopy.transport.pipe_transports import (
-    connect_write_pipe as connect_write_pipe,
-)
 from aiozerocopy.transport.server import Server as Server
 from aiozerocopy.transport.server import create_server as create_server
 from aiozerocopy.transport.server import create_unix_server as create_unix_server
 from aiozerocopy.transport.socket_transport import SocketTransport as SocketTransport
-from aiozerocopy.transport.subprocesses import (
-    SubprocessTransport as SubprocessTransport,
-)
-from aiozerocopy.transport.subprocesses import (
-    create_subprocess_exec as create_subprocess_exec,
-)
-from aiozerocopy.transport.subprocesses import subprocess_exec as subprocess_exec
-from aiozerocopy.transport.subprocesses import subprocess_shell as subprocess_shell
 from aiozerocopy.transport.tls import TLSTransport as TLSTransport

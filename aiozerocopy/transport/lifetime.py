@@ -8,7 +8,7 @@ The states
     lost      the fd is closed; connection_lost will be called, or was
 
 Who owns what
-    the fd         is the stream's: `SendStream` or `ReceiveStream`, whose end it is
+    the fd         is the stream's, which writes to it; reading is done here
     the buffers    are C's as long as an operation uses them, whatever becomes of us
     the transport  is the loop's while it is read from, and the port's while anything
                    is queued: so a program may drop it once it has closed it
@@ -26,8 +26,6 @@ import errno
 import logging
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core.lifetime import Bound
-from aiozerocopy._core.receiving import ReceiveStream
 from aiozerocopy._core.sending import SendStream
 from aiozerocopy.transport.readiness import readiness_in
 
@@ -58,7 +56,7 @@ WAS_CLOSED = "it was written to after it was closed"
 WAS_ABORTED = "it was aborted before all was out"
 
 
-class Named(Bound):
+class Out(SendStream):
     """A transport's stream.  Its name outlives its channel, which has the number."""
 
     def __init__(self, channel: Channel) -> None:
@@ -67,14 +65,6 @@ class Named(Bound):
 
     def __repr__(self) -> str:
         return self._name
-
-
-class In(Named, ReceiveStream):
-    """The stream of a transport that only reads."""
-
-
-class Out(Named, SendStream):
-    """The stream of a transport that writes."""
 
 
 class Lifetime(asyncio.BaseTransport):
@@ -97,7 +87,7 @@ class Lifetime(asyncio.BaseTransport):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        stream: Bound,
+        stream: Out,
         protocol: asyncio.BaseProtocol,
         extra: dict[str, Any],
     ) -> None:
@@ -120,7 +110,7 @@ class Lifetime(asyncio.BaseTransport):
     @classmethod
     def over(
         cls,
-        stream: Bound,
+        stream: Out,
         protocol: asyncio.BaseProtocol,
         extra: dict[str, Any],
         handle: HasFileno | None = None,
@@ -251,5 +241,5 @@ class Lifetime(asyncio.BaseTransport):
         return protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What is known: "sockname", "peername", "pipe" and others."""
+        """What is known: "sockname", "peername" and others."""
         return self._extra.get(name, default)

@@ -1,4 +1,4 @@
-"""Event loops whose connections, servers, pipes and TLS are this package's.
+"""Event loops whose connections and servers are this package's.
 
 They are asyncio's own loop, or uvloop's, with the methods below put in the place of
 theirs; whatever else a program asks for is theirs.  Programs that know nothing of this
@@ -14,13 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.extras import optional
-from aiozerocopy.transport import (
-    connections,
-    files,
-    pipe_transports,
-    server,
-    subprocesses,
-)
+from aiozerocopy.transport import connections, files, server
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -44,10 +38,6 @@ class _WithTransports(asyncio.AbstractEventLoop):
     connect_accepted_socket: Any = _method(connections.connect_accepted_socket)
     create_server: Any = _method(server.create_server)
     create_unix_server: Any = _method(server.create_unix_server)
-    connect_read_pipe: Any = _method(pipe_transports.connect_read_pipe)
-    connect_write_pipe: Any = _method(pipe_transports.connect_write_pipe)
-    subprocess_exec: Any = _method(subprocesses.subprocess_exec)
-    subprocess_shell: Any = _method(subprocesses.subprocess_shell)
     start_tls: Any = _method(connections.start_tls)
 
     async def sendfile(self, transport: Any, *args: Any, **options: Any) -> int:

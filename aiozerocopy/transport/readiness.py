@@ -9,8 +9,7 @@ an epoll of ours waits for errors alone, which costs nothing until there is one.
 The states of an fd there
     the loop's   its reader is called; our epoll has the fd too, for no events, and so
                  tells only of errors and hangups, which no epoll leaves out
-    ours         it has failed, or it blocks, which the loop would change: our epoll
-                 tells all
+    ours         it has failed: our epoll tells all
     paused       neither has it, and nothing of ours keeps its transport alive
 
 In a forked child all is the parent's: its epolls are shared, so nothing is changed.
@@ -78,11 +77,8 @@ class _Guarded(Readiness):
             super().watch(self._epoll.fileno(), self._hear)
         run = contextvars.copy_context().run
         self._callbacks[fd] = partial(run, callback)
-        if os.get_blocking(fd):
-            self._epoll.register(fd, select.EPOLLIN)
-        else:
-            super().watch(fd, callback)
-            self._epoll.register(fd, 0)
+        super().watch(fd, callback)
+        self._epoll.register(fd, 0)
 
     def pause(self, fd: int) -> None:
         if self.inherited or self._callbacks.get(fd) is None:

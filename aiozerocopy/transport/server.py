@@ -75,7 +75,7 @@ async def create_server(
             )
         for listener in listeners if keep_alive else ():
             listener.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return server
+        return server
 
 
 async def create_unix_server(
@@ -114,7 +114,7 @@ async def create_unix_server(
             raise ValueError("path was not specified, and no sock specified")
         if not cleanup_socket:
             listeners[0].file = None
-    return server
+        return server
 
 
 def _taken(sock: socket.socket, backlog: int) -> Listener:

@@ -222,13 +222,10 @@ class Writing(Lifetime, asyncio.WriteTransport):
         if self._closing:
             self._lose(None)
         elif self._eof:
-            self._end_writing()
-
-    def _end_writing(self) -> None:
-        try:
-            self._out.shutdown()
-        except (StreamBroken, StreamClosed) as error:
-            self._break(error)
+            try:
+                self._out.shutdown()
+            except (StreamBroken, StreamClosed) as error:
+                self._break(error)
 
     def _break(self, error: Exception) -> None:
         """What was written cannot be sent."""

@@ -33,7 +33,7 @@ class Echo(Told):
 
 
 class World:
-    """Connections, with TLS and without, servers, pipes and a child process."""
+    """Connections, with TLS and without, and servers."""
 
     def __init__(self, folder: str) -> None:
         self.path = f"{folder}/{os.getpid()}"
@@ -42,8 +42,7 @@ class World:
         self.loop = asyncio.get_running_loop()
         self.task: Any = asyncio.current_task()
         await self._connect()
-        await self._open_pipes()
-        self.cat = await azt.create_subprocess_exec("cat", stdin=-1, stdout=-1)
+        await asyncio.sleep(0)  # (libuv adds fds to its epoll in its next turn)
         self.knock()
 
     async def _connect(self) -> None:
@@ -73,16 +72,6 @@ class World:
     async def _unix(self) -> Any:
         return await azt.create_unix_connection(Told, self.path)
 
-    async def _open_pipes(self) -> None:
-        theirs, self.into = os.pipe()
-        self.out, ours = os.pipe()
-        os.set_blocking(self.out, False)
-        reads, writes = os.fdopen(theirs, "rb"), os.fdopen(ours, "wb", buffering=0)
-        self.reading, self.reading_told = await azt.connect_read_pipe(Told, reads)
-        self.writing, self.writing_told = await azt.connect_write_pipe(Told, writes)
-        self.writing.write(SOURCE)
-        os.write(self.into, b"by the pipe")
-
     def knock(self) -> None:
         """Somebody comes, whom the server has not taken when we fork."""
         self.guest = socket.socket(socket.AF_UNIX)
@@ -92,25 +81,17 @@ class World:
 
     @property
     def transports(self) -> list[Any]:
-        return [self.busy, self.tls, self.unix, self.reading, self.writing]
+        return [self.busy, self.tls, self.unix]
 
     @property
     def told(self) -> list[Told]:
-        return [
-            *(self.busy_told, self.tls_told, self.unix_told),
-            *(self.reading_told, self.writing_told),
-        ]
+        return [self.busy_told, self.tls_told, self.unix_told]
 
     # -- in the parent ------------------------------------------------------------
 
     async def go_on(self) -> None:
         """All is as if there had been no child: no byte is missing, none came twice."""
         await self._use_connections()
-        await self._use_pipes()
-        assert self.cat.stdin
-        assert self.cat.stdout
-        self.cat.stdin.write(b"meow")
-        assert await self.cat.stdout.readexactly(4) == b"meow"
         with self.guest:
             assert await self.loop.sock_recv(self.guest, 9) == b"knock"
         for connect in (self._tls, self._unix):
@@ -132,43 +113,21 @@ class World:
             transport.write(SOURCE)
             await until(told.has(SOURCE))
 
-    async def _use_pipes(self) -> None:
-        got = bytearray()
-        while len(got) < BIG:
-            with contextlib.suppress(BlockingIOError):
-                got += os.read(self.out, BIG)
-            await asyncio.sleep(0)
-        assert got == SOURCE
-        await until(self.reading_told.has(b"by the pipe"))
-        assert not os.get_blocking(self.reading._fd)
-
     def _has_file(self) -> bool:
         return os.path.exists(self.path)
 
-    def _pipe_has_ended(self) -> bool:
-        try:
-            return os.read(self.out, 1) == b""
-        except BlockingIOError:
-            return False
-
     async def end(self) -> None:
-        assert self.cat.stdin
-        self.cat.stdin.close()
-        assert await self.cat.wait() == 0
         for transport in self.transports:
             transport.close()
         for told in self.told:
             await until(told.is_lost)
         assert await self.loop.sock_recv(self.peer, 1) == b""
-        await until(self._pipe_has_ended)
         assert self._has_file()
         for server in (self.server, self.unix_server):
             server.close()
             await server.wait_closed()
         assert not self._has_file()
         self.peer.close()
-        os.close(self.into)
-        os.close(self.out)
 
     # -- in the child -------------------------------------------------------------
 
@@ -189,7 +148,6 @@ class World:
             server.close_clients()
             server.abort_clients()
             server.close()
-        self.cat._transport.close()  # type: ignore[attr-defined]
 
     async def stay(self) -> None:
         """Go on in the copy of the parent's loop, for some turns."""
@@ -198,17 +156,18 @@ class World:
             asyncio.tasks._enter_task(self.loop, self.task)
         ours, mine = os.pipe()
         os.write(mine, b"mine")
-        os.dup2(ours, self.reading._fd)  # a number that the parent has closed here
+        busy: Any = self.busy
+        os.dup2(ours, busy._fd)  # a number that is closed here
         for _ in range(10):
             await asyncio.sleep(0)
         assert os.read(ours, 9) == b"mine"
 
     def drop(self) -> None:
         """Let the collector have all of ours."""
-        for name in ("busy", "tls", "unix", "reading", "writing"):
+        for name in ("busy", "tls", "unix"):
             delattr(self, name)
             delattr(self, f"{name}_told")
-        del self.server, self.unix_server, self.cat
+        del self.server, self.unix_server
 
 
 async def live(folder: str) -> None:

@@ -7,7 +7,6 @@ a cycle.
 """
 
 import asyncio
-import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +20,7 @@ import numpy as np
 import pytest
 import trustme
 from ffmpegs import FOUND
-from links import BIG, begun, until
+from links import BIG, begun
 from rings import opened
 from xserver import x_server
 
@@ -318,31 +317,6 @@ async def tls_transport(_: Path) -> AsyncIterator[Any]:
     yield ends
     for end in ends:
         end.abort()
-    await turns()
-
-
-@scene("ReadPipeTransport", "WritePipeTransport")
-async def pipe_transports(_: Path) -> AsyncIterator[Any]:
-    (read_fd, feed), (far, write_fd) = os.pipe(), os.pipe()
-    files = [os.fdopen(fd, "rb+", 0) for fd in (read_fd, write_fd, feed, far)]
-    reads = (await transport.connect_read_pipe(asyncio.Protocol, files[0]))[0]
-    writes = (await transport.connect_write_pipe(asyncio.BaseProtocol, files[1]))[0]
-    writes.write(bytes(BIG))
-    peers = files[2:]
-    yield reads, writes, *peers
-    reads.close()
-    writes.abort()
-    for peer in peers:
-        peer.close()
-    await turns()
-
-
-@scene("SubprocessTransport", never=("drop", "lose"))
-async def subprocess_transport(_: Path) -> AsyncIterator[Any]:
-    made, protocol = await transport.subprocess_exec(asyncio.SubprocessProtocol, "cat")
-    yield made, protocol
-    made.close()
-    await until(lambda: made.get_returncode() is not None)
     await turns()
 
 

@@ -1,4 +1,4 @@
-"""CPython's own tests of streams, servers, pipes and children, against our transports.
+"""CPython's own tests of streams, servers, files and TLS, against our transports.
 
 They come with Python; some distributions leave them out.  docs/pages/transports.md says
 why some cannot pass.
@@ -39,17 +39,11 @@ SUITES: dict[str, tuple[list[str], list[str], int]] = {
             for name in (
                 *("create_connection", "create_unix_connection", "connect_accepted"),
                 *("create_server", "create_unix_server", "server_close"),
-                *("read_pipe", "write_p", "read_pty", "bidirectional"),
-                *("unclosed_pipe_transport", "prompt_cancellation"),
+                "prompt_cancellation",
             )
         ],
         ["multiple_hosts"],
         20,
-    ),
-    "test_subprocess": (
-        ["SubprocessPidfdWatcherTests", "SubprocessSafeWatcherTests"],
-        ["pause_reading"],
-        15,
     ),
 }
 

@@ -1,7 +1,7 @@
 """Transports and forks: the child's are dead and touch nothing; the parent goes on.
 
 The kernel shares much with a child: the epolls of a loop, where a child could cancel
-what its parent has asked for, the flags of a pipe, the file of a Unix server.
+what its parent has asked for, and the file of a Unix server.
 """
 
 from pathlib import Path

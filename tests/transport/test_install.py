@@ -129,15 +129,6 @@ async def test_stream_that_begins_tls_later(tls: Contexts) -> None:
     await server.wait_closed()
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["connect_read_pipe", "connect_write_pipe", "subprocess_exec", "subprocess_shell"],
-)
-async def test_method_of_the_loop_is_ours(name: str) -> None:
-    method: Any = getattr(asyncio.get_running_loop(), name)
-    assert method.__wrapped__ is getattr(azc.transport, name)
-
-
 async def test_sendfile(kind: Kind, tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
     path = tmp_path / "file"

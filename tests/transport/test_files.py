@@ -1,8 +1,7 @@
-"""aiozerocopy.transport: pipes, and files that are sent."""
+"""aiozerocopy.transport: files that are sent."""
 
 import asyncio
 import io
-import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -15,91 +14,6 @@ from transports import End, Recorder, both_loops
 from aiozerocopy import transport as azt
 
 pytestmark = pytest.mark.anyio
-
-
-def pipe() -> tuple[Any, Any]:
-    read_fd, write_fd = os.pipe()
-    return open(read_fd, "rb", 0), open(write_fd, "wb", 0)
-
-
-# ---- pipes --------------------------------------------------------------------------
-
-
-@both_loops
-async def test_from_one_end_of_a_pipe_to_the_other() -> None:
-    reader, writer = pipe()
-    source, received = await azt.connect_read_pipe(Recorder, reader)
-    sink, sent = await azt.connect_write_pipe(Recorder, writer)
-    assert source.get_extra_info("pipe") is reader
-    assert sink.get_extra_info("pipe") is writer
-    data = bytearray(payload(1, BIG))
-    sink.write(data)
-    await sink.drained()
-    data.append(0)
-    await until(lambda: received.data == data[:-1])
-    sink.write(b"the end")
-    sink.write_eof()
-    assert await sent.lost is None
-    assert await received.lost is None
-    assert received.data.endswith(b"the end")
-    assert received.events == ["made", "data", "eof", "lost"]
-    await until(lambda: reader.closed and writer.closed)
-    assert source.is_closing()
-
-
-@both_loops
-@pytest.mark.parametrize("queued", [0, BIG])
-async def test_the_reader_leaves(queued: int) -> None:
-    reader, writer = pipe()
-    transport, protocol = await azt.connect_write_pipe(Recorder, writer)
-    assert os.get_blocking(writer.fileno())  # as before
-    transport.write(bytearray(queued))
-    reader.close()
-    assert type(await protocol.lost) is (BrokenPipeError if queued else type(None))
-    transport.write(b"late")
-    with pytest.raises(BrokenPipeError if queued else ConnectionAbortedError):
-        await transport.drained()
-
-
-async def test_what_blocked_blocks_again() -> None:
-    reader, writer = pipe()
-    same = os.dup(reader.fileno())
-    with writer:
-        transport, protocol = await azt.connect_read_pipe(Recorder, reader)
-        assert not os.get_blocking(same)
-        transport.close()
-        await protocol.lost
-        await until(lambda: os.get_blocking(same))
-    os.close(same)
-
-
-async def test_a_regular_file_is_no_pipe_to_read_from(tmp_path: Path) -> None:
-    with (tmp_path / "file").open("wb") as file:
-        with pytest.raises(ValueError, match="for pipes"):
-            await azt.connect_read_pipe(Recorder, file)
-
-
-async def test_a_file_may_be_written_to(tmp_path: Path) -> None:
-    file = (tmp_path / "file").open("wb")
-    transport, protocol = await azt.connect_write_pipe(Recorder, file)
-    transport.write(bytes(BIG))
-    transport.close()
-    await protocol.lost
-    assert (tmp_path / "file").stat().st_size == BIG
-
-
-async def test_sockets_as_pipes() -> None:
-    one, other = socket.socketpair()
-    source, received = await azt.connect_read_pipe(Recorder, one)
-    sink, sent = await azt.connect_write_pipe(Recorder, other)
-    sink.write(b"through")
-    await until(lambda: received.data == b"through")
-    source.close()
-    await received.lost
-    assert await sent.lost is None
-
-
-# ---- files --------------------------------------------------------------------------
 
 
 FILM = bytes(payload(4, BIG))
