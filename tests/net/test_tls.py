@@ -101,22 +101,6 @@ async def test_message_that_cannot_complete_is_cut_off(tls: Contexts) -> None:
         assert_same(got, payload(1, BIG)[: len(got)])
 
 
-async def test_cancelled_receive_loses_nothing(tls: Contexts) -> None:
-    async with connected(tls) as (one, other):
-        got = bytearray(100)
-        for number in range(1, 6):
-            with anyio.CancelScope() as scope:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(other.receive_exactly, got)
-                    await one.send(payload(number, 10))
-                    await others_wait()
-                    scope.cancel()
-        assert await other.receive(7) == payload(1, 10)[:7]
-        rest = bytearray(43)
-        await other.receive_exactly(rest)
-        assert rest == b"".join(payload(n, 10) for n in range(1, 6))[7:]
-
-
 # ---- counts -------------------------------------------------------------------------
 
 
