@@ -269,13 +269,15 @@ class Page:
 
 
 @asynccontextmanager
-async def publishing(hub: Broadcast, picture: Any) -> AsyncIterator[None]:
+async def publishing(
+    hub: Broadcast, picture: Any, pixel_format: str = ""
+) -> AsyncIterator[None]:
     """Publish 30 frames a second: always this picture, or what it makes of a number."""
 
     async def publish() -> None:
         while True:
             frame = picture(hub.sequence) if callable(picture) else picture
-            await hub.publish(frame)
+            await hub.publish(frame, pixel_format=pixel_format)
             await anyio.sleep(1 / 30)
 
     async with anyio.create_task_group() as tasks:

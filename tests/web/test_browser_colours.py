@@ -7,7 +7,6 @@ coarser arithmetic of its own, and blue is up to 12 off, whoever made the film.
 from __future__ import annotations
 
 import base64
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -18,6 +17,7 @@ import pytest
 from ffmpegs import ffmpeg, quick_ffmpeg
 from flat_pictures import DRAWN, drawn
 
+from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.ffmpeg import Writer
 from aiozerocopy.frames import Colour
@@ -172,11 +172,7 @@ async def test_hd_that_says_nothing_is_misread(
 async def test_the_viewer_shows_what_was_drawn(
     browser: chromium.Browser, mode: str, size: tuple[int, int], pix_fmt: str
 ) -> None:
-    web = pytest.importorskip("aiozerocopy.web")
-
-    async def call(method: Any, *args: Any) -> Any:
-        return await anyio.to_thread.run_sync(partial(method, *args))
-
+    page = chromium.Page(browser)
     mode, _, by_processor = mode.partition(" ")
     async with Broadcast() as hub, web.serve(hub, modes=[mode]) as server:
         if server.modes != (mode,):
@@ -184,20 +180,12 @@ async def test_the_viewer_shows_what_was_drawn(
         seen: list[list[int]] = []
         for colour in DRAWN:
             picture, first = drawn(colour, size, pix_fmt), hub.sequence
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(publish, hub, picture, pix_fmt)
+            async with chromium.publishing(hub, picture, pix_fmt):
                 if not seen:
                     painter = "?painter=2d" if by_processor else ""
-                    await call(browser.open, server.url + painter)
+                    await page.open(server.url + painter)
                 # (what is in the encoder when the next one comes is of this one)
-                await call(browser.wait_until, f"viewer.sequence > {first}")
-                seen.append(await call(browser.evaluate, LOOK_AT_VIEWER))
-                tasks.cancel_scope.cancel()
-        await call(browser.open, "about:blank")
+                await page.until(f"viewer.sequence > {first}")
+                seen.append(await page.tell(LOOK_AT_VIEWER))
+        await page.open("about:blank")
     assert off(seen) <= NEAR, seen
-
-
-async def publish(hub: Broadcast, picture: Any, pix_fmt: str) -> None:
-    while True:
-        await hub.publish(picture, pixel_format=pix_fmt)
-        await anyio.sleep(1 / 15)
