@@ -125,23 +125,6 @@ def test_random_pictures(colour: Colour, dice: np.random.Generator) -> None:
             assert (back[..., 3:] == 255).all()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("full_range", [False, True])
-@pytest.mark.parametrize("matrix", PARTS)
-def test_luma_of_all_colours(matrix: Any, full_range: bool) -> None:
-    colour = Colour(matrix, full_range)
-    exact = Exact(colour)
-    picture = np.empty((256, 256, 3), np.uint8)
-    picture[..., 1], picture[..., 2] = np.mgrid[0:256, 0:256]
-    rest = picture[..., 1:] @ exact.luma[1:]
-    for red in range(256):
-        picture[..., 0] = red
-        luma = to_yuv420p(picture, colour=colour)[:256]
-        expected = (rest + red * exact.luma[0]) * exact.y_range + exact.black
-        assert error(luma, expected) < CLOSE
-
-
 @pytest.mark.parametrize("channels", [3, 4])
 def test_rows_that_are_apart_or_upside_down(
     channels: int, dice: np.random.Generator

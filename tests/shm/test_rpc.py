@@ -106,24 +106,6 @@ async def test_answers_come_in_any_order(tmp_path: Path) -> None:
             assert [call.done for call in calls.values()] == [True] * 20
 
 
-@pytest.mark.slow
-async def test_many_calls_through_small_rings(tmp_path: Path) -> None:
-    """More than fit into either."""
-    count = 500
-    answers: dict[int, bytes] = {}
-
-    async with served(tmp_path) as (rpc, _, _):
-
-        async def call(n: int) -> None:
-            data = n.to_bytes(4, "little") * 250
-            answers[n] = await text(rpc.call(ECHO, data))
-
-        async with anyio.create_task_group() as tasks:
-            for n in range(count):
-                tasks.start_soon(call, n)
-    assert answers == {n: n.to_bytes(4, "little") * 250 for n in range(count)}
-
-
 # ---- errors --------------------------------------------------------------------------
 
 
