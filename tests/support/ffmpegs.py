@@ -4,10 +4,8 @@ Tests run with the FFmpeg on PATH and with the one of imageio-ffmpeg, which are 
 apart.
 """
 
-import functools
 import os
 import shutil
-import socket
 import stat
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from links import free_port as free_port
 from links import is_gone as is_gone
 
 from aiozerocopy.ffmpeg import Reader, binary
@@ -112,33 +109,3 @@ def seen(
     width, height = size
     frames = np.frombuffer(shown.stdout, np.uint8).reshape(-1, height, width, 3)
     return frames[:, height // 2, width // 2]
-
-
-# ---- the network -------------------------------------------------------------------
-
-
-@functools.lru_cache
-def protocols(ffmpeg: str) -> frozenset[str]:
-    """What it can both send and receive by."""
-    command = [ffmpeg, "-hide_banner", "-protocols"]
-    told = subprocess.run(command, capture_output=True, text=True).stdout
-    receives, _, sends = told.partition("Output:")
-    return frozenset(receives.split()) & frozenset(sends.split())
-
-
-def need_protocol(ffmpeg: str, name: str) -> None:
-    if name not in protocols(ffmpeg):
-        pytest.skip(f"this FFmpeg has no {name}")
-
-
-_TABLES = {socket.SOCK_STREAM: ("tcp", "0A"), socket.SOCK_DGRAM: ("udp", "07")}
-
-
-def is_listening(port: int, kind: socket.SocketKind) -> bool:
-    """Asked of the kernel: who connects to look is the one that is served."""
-    name, state = _TABLES[kind]
-    lines = Path(f"/proc/net/{name}").read_text().splitlines()[1:]
-    return any(
-        line.split()[1].endswith(f":{port:04X}") and line.split()[3] == state
-        for line in lines
-    )

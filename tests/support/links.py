@@ -572,8 +572,8 @@ async def others_wait() -> None:
 # ---- what a machine can do ----------------------------------------------------------
 
 
-def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    with socket.socket(type=kind) as sock:
+def free_port() -> int:
+    with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
 
