@@ -27,8 +27,8 @@ class TLSComm(TCPComm):
 
     def __init__(self, stream: TLSStream, *args: Any) -> None:
         super().__init__(stream, *args)
-        known = stream.session.known()
-        self._extra = {name: known[name] for name in ("peercert", "cipher")}
+        known = stream.session.ssl
+        self._extra = {"peercert": known.getpeercert(), "cipher": known.cipher()}
 
 
 class TLSConnector(TCPConnector):

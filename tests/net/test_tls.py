@@ -22,8 +22,7 @@ import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._net import tls as module
 from aiozerocopy._net.foreign_streams import PIECE, whole_sender
-from aiozerocopy._net.tls import TLSStream, secure
-from aiozerocopy._net.tls_session import Session
+from aiozerocopy._net.tls import Session, TLSStream, secure
 
 pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
