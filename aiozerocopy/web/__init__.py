@@ -15,8 +15,8 @@ modes      the ways to watch, and feeds   assets     the files of the page
 settings   what each setting may be
 h264       one FFmpeg for all viewers     jpeg       one picture for all viewers
 pixels     what can be shown, messages    download   a film's file
-link       what is new enough to send     request    a request, a refusal
-exchange   the seam: requests, viewers
+matroska   frames as FFmpeg gets them     link       what is new enough to send
+exchange   the seam: requests, viewers    request    a request, a refusal
 websocket  a viewer on our connection     http       requests and answers there
 """
 

@@ -40,6 +40,7 @@ from aiozerocopy.process import open_process
 from aiozerocopy.streams import SendStream
 from aiozerocopy.web.exchange import first_to_end
 from aiozerocopy.web.link import LATE
+from aiozerocopy.web.matroska import film_of, head_of
 from aiozerocopy.web.pixels import (
     H264,
     H264_CONFIGURATION,
@@ -81,10 +82,6 @@ _VIDEO = 9
 _AVC_PREFIX = 5  # frame type and codec, packet type, composition time
 _LAST_FRAME = (1 << 31) // FRAME_MS - 1  # by FLV's timestamps
 
-# Matroska's names of pixel formats.
-_FOURCC = {"gray8": b"Y800", "rgb24": b"RGB\x18", "rgba": b"RGBA", "bgr24": b"BGR\x18"}
-_FOURCC |= {"bgra": b"BGRA", "yuv420p": b"I420", "nv12": b"NV12"}
-
 
 def ffmpeg_if_any() -> str | None:
     with contextlib.suppress(FileNotFoundError):
@@ -115,40 +112,6 @@ def ffmpeg_command(ffmpeg: str, picture: PictureFormat) -> list[str]:
         *("-f", "flv", "-flvflags", "no_duration_filesize", "-flush_packets", "1"),
         "pipe:1",
     ]
-
-
-def _element(name: str, content: bytes, more: int = 0) -> bytes:
-    """A Matroska element, without the last ``more`` bytes of its content."""
-    length = len(content) + more | 1 << 56
-    return bytes.fromhex(name) + length.to_bytes(8, "big") + content
-
-
-def _number(name: str, value: int) -> bytes:
-    return _element(name, value.to_bytes(8, "big"))
-
-
-def _film_of(picture: PictureFormat) -> bytes:
-    """The beginning of a film in Matroska, whose pixels are as they are."""
-    form = picture.form
-    size = _number("b0", picture.width) + _number("ba", picture.height)
-    video = _element("e0", size + _element("2eb524", _FOURCC[form.name]))
-    numbers = _number("d7", 1) + _number("73c5", 1) + _number("83", 1)
-    lasts = _number("23e383", FRAME_MS * 1_000_000)
-    track = numbers + _element("86", b"V_UNCOMPRESSED") + lasts + video
-    return b"".join(
-        (
-            _element("1a45dfa3", _element("4282", b"matroska")),
-            bytes.fromhex("18538067 01ffffffffffffff"),  # a segment of unknown length
-            _element("1549a966", _number("2ad7b1", 1_000_000)),  # times are in ms
-            _element("1654ae6b", _element("ae", track)),
-        )
-    )
-
-
-def _head_of(nbytes: int, timestamp: int) -> bytes:
-    """What goes before a frame in Matroska."""
-    block = _element("a3", b"\x81\0\0\x80", nbytes)
-    return _element("1f43b675", _number("e7", timestamp) + block, nbytes)
 
 
 @dataclass(frozen=True)
@@ -290,7 +253,7 @@ class _Run:
             self.picture = picture
             self.begun.set()
             # (what comes out of FFmpeg begins with the second)
-            begin = [_film_of(picture) + _head_of(view.nbytes, 0), view]
+            begin = [film_of(picture, FRAME_MS) + head_of(view.nbytes, 0), view]
             self._frames = 1
         elif self.picture != picture or self._frames > _LAST_FRAME:
             self.changed.set()
@@ -302,7 +265,7 @@ class _Run:
             self._keys_at.append(time.monotonic())
         self._inside[number] = frame.sequence, frame.timestamp_ns
         self._frames, self.sequence = number + 1, frame.sequence
-        return (*begin, _head_of(view.nbytes, number * FRAME_MS + is_key), view)
+        return (*begin, head_of(view.nbytes, number * FRAME_MS + is_key), view)
 
     def take(self, timestamp: int, tag: memoryview) -> None:
         """Send the packet that is in a tag of FFmpeg's."""

@@ -27,7 +27,7 @@ from web_client import (
 
 import aiozerocopy as azc
 from aiozerocopy import web
-from aiozerocopy.web import h264, jpeg, modes, pixels, websocket
+from aiozerocopy.web import h264, jpeg, matroska, modes, pixels, websocket
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -188,8 +188,8 @@ async def test_h264_takes_the_bits_that_it_has(kind: str) -> None:
         noise = random.integers(0, 255, (512, 512))
         scene = noise if kind == "noise" else 128 + waves + slow
         picture = scene.astype(np.uint8).tobytes()
-        begin = b"" if number else h264._film_of(form)
-        return begin + h264._head_of(len(picture), number * h264.FRAME_MS) + picture
+        begin = b"" if number else matroska.film_of(form, h264.FRAME_MS)
+        return begin + matroska.head_of(len(picture), number * h264.FRAME_MS) + picture
 
     ffmpeg = h264.ffmpeg_if_any()
     assert ffmpeg is not None
