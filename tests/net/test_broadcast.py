@@ -12,6 +12,7 @@ import anyio
 import pytest
 from anyio import EndOfStream
 from anyio.streams.stapled import StapledByteStream
+from interruption import Interruption
 from links import attempt, others_wait, until
 from live import Live
 
@@ -248,10 +249,6 @@ async def test_latest_skips_to_the_newest_whole_frame(studio: Studio) -> None:
     await until(lambda: fast.client.stats.sent == 11)
 
 
-class Signalled(BaseException):
-    """What a signal's handler raises."""
-
-
 async def test_a_frame_that_has_become_the_newest_is_sent_once(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,10 +262,10 @@ async def test_a_frame_that_has_become_the_newest_is_sent_once(
         monkeypatch.setattr(to_all, "_note_moves", note)
         drain(viewer.far.fileno(), filled)
         assert select.select([viewer.far.fileno()], [], [], 10)[0]  # it has begun
-        raise Signalled
+        raise Interruption
 
     monkeypatch.setattr(to_all, "_note_moves", interrupted)
-    with pytest.raises(Signalled):
+    with pytest.raises(Interruption):
         await studio.publish(2)
     assert await viewer.receive() == (2, 2)
     await studio.publish(3)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 import pytest
+from links import until
 
-from aiozerocopy._core.change import Change
 from aiozerocopy.web import link as link_module
 from aiozerocopy.web.h264 import Packet, PacketQueue
 from aiozerocopy.web.link import KEPT, LATE, PROBE, Link
@@ -135,26 +136,18 @@ async def test_ticks_while_something_is_on_its_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(link_module, "TICK", 0.001)
-    silent, idle, busy = links = [Link() for _ in range(3)]
-    ticked: list[Link] = []
+    _silent, idle, busy = links = [Link() for _ in range(3)]
     for link in links:
         link.send(0, 1)
     for link in (idle, busy):
         link.hear("0")
     busy.send(1, 1)
-    change = Change()
-    for link in links:
-
-        def note(link: Link = link) -> None:
-            ticked.append(link)
-            change.happen()
-
-        link.on_change = note
+    ticked: list[Link] = []
     async with anyio.create_task_group() as tasks:
-        for link in (silent, idle, busy):
+        for link in links:
+            link.on_change = partial(ticked.append, link)
             tasks.start_soon(link.tick)
-        while len(ticked) < 3:
-            await change.next()
+        await until(lambda: len(ticked) >= 3)
         tasks.cancel_scope.cancel()
     assert set(ticked) == {busy}
 
