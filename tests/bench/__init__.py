@@ -23,7 +23,6 @@ worker      the Python processes: the clock, the buffers, the event loop
 feeding     who feeds sink.c over sockets and pipes, and whom feed.c feeds
 video       contenders that feed FFmpeg
 instructions  no race: instructions a message, by callgrind; with a test
-xserver     (in tests/support) Xvfb, and a program that draws on it
 the others  one bench each: its races above, what its processes do below
 
 To add a contender: write the function that does the work (it is called with a

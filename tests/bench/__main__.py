@@ -26,7 +26,6 @@ BENCHES = {
     "encode": "NumPy frames to x264; and TurboPipe, imageio-ffmpeg, PyAV",
     "decode": "a film to NumPy frames; and FFmpeg's pipe, imageio-ffmpeg, PyAV",
     "render": "an OpenGL scene to x264; and TurboPipe, PyAV",
-    "capture": "the screen of an X server; and python-mss",
     "ring": "small messages by a ring; and pipes, UNIX sockets, pyzmq",
     "dask": "arrays between two workers of a cluster: azc://; and tcp://",
     "fanout": "one frame to many clients; and websockets, aiohttp, C",

@@ -16,7 +16,7 @@ from typing import Any
 from bench.race import Duel, Result, Run
 
 RIVALS = (
-    *("uvloop", "turbopipe", "av", "imageio-ffmpeg", "mss", "websockets", "aiohttp"),
+    *("uvloop", "turbopipe", "av", "imageio-ffmpeg", "websockets", "aiohttp"),
     *("distributed", "pyzmq", "aiofastnet"),
 )
 BUSY = 0.5  # of the cores: more load than that before the races makes figures worse
