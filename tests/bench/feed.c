@@ -1,17 +1,22 @@
-/* feed.c - a plain loop of blocking writes.
+/* feed.c - a plain loop of blocking writes, or of records into a ring.
  *
- *   feed FD SIZE WARM COUNT PATTERN
+ *   feed TO SIZE WARM COUNT PATTERN [AT_ONCE]
  *
- * Sends messages of SIZE bytes, which are the file PATTERN over and over.  Prints the
- * CPU seconds that the last COUNT of them took.
+ * Sends messages of SIZE bytes, which are the file PATTERN over and over, to a ring (TO
+ * is its path) or to an fd, AT_ONCE of them in each call.  Prints the CPU seconds that
+ * the last COUNT of them took.
  */
+#define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "azc_ring.h"
 #include "bench.h"
+
+enum { FOREVER = -1 };
 
 /* Returns 0 or -1. */
 static int feed(int fd, int is_socket, const char *data, size_t n) {
@@ -24,29 +29,43 @@ static int feed(int fd, int is_socket, const char *data, size_t n) {
     return 0;
 }
 
+static int connected(azc_ring *ring, const char *path) {
+    int r;
+    do /* nobody may listen yet */
+        r = azc_ring_connect(ring, path, AZC_RING_PRODUCER);
+    while ((r == -ENOENT || r == -ECONNREFUSED) && usleep(1000) == 0);
+    return r;
+}
+
 int main(int argc, char **argv) {
     if (argc < 6) return 2;
-    int fd = atoi(argv[1]);
+    azc_ring ring;
+    int by_ring = argv[1][0] == '/', fd = by_ring ? -1 : atoi(argv[1]);
     size_t size = (size_t)atoll(argv[2]);
-    long long warm = atoll(argv[3]), count = atoll(argv[4]);
+    long long warm = atoll(argv[3]), total = warm + atoll(argv[4]), n;
+    long long at_once = argc > 6 ? atoll(argv[6]) : 1;
     struct stat st;
     FILE *file = fopen(argv[5], "rb");
     if (!file || fstat(fileno(file), &st)) return 2;
     size_t period = (size_t)st.st_size;
     char *data = malloc(period);
     if (!data || fread(data, 1, period, file) != period) return 2;
-    if (fstat(fd, &st) < 0) return 2;
+    if (by_ring ? connected(&ring, argv[1]) : fstat(fd, &st)) return 2;
 
-    double before = 0;
+    double before = -1;
     long long buffers = (long long)(period / size);
-    for (long long i = 0; i < warm + count; i++) {
-        if (i == warm) before = cpu(RUSAGE_SELF);
+    for (long long i = 0; i < total; i += n) {
+        n = total - i < at_once ? total - i : at_once;
+        if (i >= warm && before < 0) before = cpu(RUSAGE_SELF);
         const char *message = data + (size_t)(i % buffers) * size;
-        if (feed(fd, S_ISSOCK(st.st_mode), message, size)) {
+        if (by_ring
+                ? azc_ring_send(&ring, message, size, 1, FOREVER)
+                : feed(fd, S_ISSOCK(st.st_mode), message, size * (size_t)n)) {
             perror("feed");
             return 1;
         }
     }
+    if (by_ring) azc_ring_close(&ring);
     printf("{\"who\": \"sender\", \"cpu\": %.6f}\n", cpu(RUSAGE_SELF) - before);
     return 0;
 }

@@ -73,8 +73,9 @@ def in_loops(
 
     def made(name: str, way: Callable[..., Any], loop: str) -> Contender:
         if receive:
-            ends = {"receiver": partial(python_sink, lab, way, loop)}
-            return fed(lab, name, link, partial(in_c, lab), loop, **ends, **more)
+            sink: Any = {"receiver": partial(python_sink, lab, way, loop)}
+            sink |= {"measured": "sink"}
+            return fed(lab, name, link, partial(in_c, lab), loop, **sink, **more)
         return fed(lab, name, link, in_python(lab, way, loop, kind=kind), loop, **more)
 
     return [
@@ -98,10 +99,12 @@ def feed(
     read_size: int = READ_SIZE,
     source: Source | None = None,
     receiver: Receiver | None = None,
+    measured: str = "sender",
 ) -> Run:
     """Do the work once: start the sink, the source if there is one, and the sender.
 
-    The CPU time that counts is the sender's, or that of a `receiver` instead of sink.c.
+    The sink is sink.c, or the `receiver`; the CPU time that counts is that of the end
+    which is `measured`.
     """
     sink = (receiver or partial(c_sink, lab, read_size, fill=False))(work, check)
     with Crew(lab) as crew:
@@ -120,8 +123,8 @@ def feed(
                     os.close(fd)
         told = crew.finish()
     expect_right(name, got := told["sink"], work)
-    cpu = told["sender"]["cpu"], got["cpu"]
-    return Run(got["seconds"], *(reversed(cpu) if receiver else cpu))
+    other = {"sender": "sink", "sink": "sender"}[measured]
+    return Run(got["seconds"], told[measured]["cpu"], told[other]["cpu"])
 
 
 def c_sink(lab: Lab, size: int, work: Work, check: bool, *, fill: bool) -> list[str]:
@@ -140,9 +143,9 @@ def expect_right(name: str, sink: dict[str, Any], work: Work) -> None:
         )
 
 
-def in_c(lab: Lab, work: Work, fd: int, sink: list[str]) -> list[str]:
-    """A loop of writes or sends."""
-    numbers = (fd, work.size, work.warm, work.messages)
+def in_c(lab: Lab, work: Work, to: int | str, sink: list[str]) -> list[str]:
+    """A loop of writes or sends to an fd, or of records to the ring at a path."""
+    numbers = (to, work.size, work.warm, work.messages)
     return [lab.program("feed"), *map(str, numbers), lab.pattern(work)]
 
 
@@ -158,7 +161,7 @@ def in_python(
 
 
 def python_sink(
-    lab: Lab, way: Callable[..., Any], loop: str, work: Work, check: bool
+    lab: Lab, way: Callable[..., Any], loop: str, work: Work, check: bool, **more: Any
 ) -> list[str]:
-    told = {**work.told, "total": work.total, "pattern": lab.pattern(work)}
+    told = {**work.told, "total": work.total, "pattern": lab.pattern(work), **more}
     return worker(way, loop=loop, fd=0, check=check, **told)

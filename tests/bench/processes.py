@@ -22,9 +22,10 @@ HERE = Path(__file__).parent
 PATIENCE = 120.0  # seconds for one run, before it is killed
 COMPILER = os.environ.get("CC", "cc")
 # The workers run in a folder of their own, and find these packages all the same.
-SUPPORT = str(HERE.parent / "support")  # what the tests and the benches share
 GIVEN = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-PATHS = [str(HERE.parent), SUPPORT, *(str(Path(one).resolve()) for one in GIVEN if one)]
+PATHS = [str(HERE.parent), *(str(Path(one).resolve()) for one in GIVEN if one)]
+# Of these, any four are a float that can be averaged.
+DIGITS = bytes(32 + byte % 32 for byte in range(256))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}
 
 
@@ -32,23 +33,15 @@ class Lab:
     """A temporary folder for compiled programs and for what is sent."""
 
     def __init__(self) -> None:
-        self._ends = contextlib.ExitStack()
-        self._made: dict[Any, Any] = {}
-        folder = tempfile.TemporaryDirectory(prefix="bench-")
-        self.path: Path = Path(self._ends.enter_context(folder))
+        self._folder = tempfile.TemporaryDirectory(prefix="bench-")
+        self.path: Path = Path(self._folder.name)
         self.log: Path = self.path / "stderr"
 
     def __enter__(self) -> Lab:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ends.close()
-
-    def once(self, manager: Callable[..., Any], **how: Any) -> Any:
-        """What a context manager makes, which all runs share; it ends with the lab."""
-        if manager not in self._made:
-            self._made[manager] = self._ends.enter_context(manager(**how))
-        return self._made[manager]
+        self._folder.cleanup()
 
     def library(self, name: str) -> str:
         """As `program`, but a shared library."""
@@ -70,7 +63,7 @@ class Lab:
         n = work.size * work.buffers
         path = self.path / f"pattern-{n}"
         if not path.exists():
-            path.write_bytes(random.Random(n).randbytes(n))
+            path.write_bytes(random.Random(n).randbytes(n).translate(DIGITS))
         return str(path)
 
     def folder(self) -> Path:

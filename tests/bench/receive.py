@@ -48,7 +48,8 @@ def race(lab: Lab, quick: bool, where: str, link: Link, name: str, size: int) ->
 
     made = partial(in_loops, lab, link, receive=True)
     whole = partial(c_sink, lab, size, fill=True)
-    c_loop = fed(lab, "C read loop", link, partial(in_c, lab), receiver=whole)
+    sink: Any = {"receiver": whole, "measured": "sink"}
+    c_loop = fed(lab, "C read loop", link, partial(in_c, lab), **sink)
     what = f"{name} messages, {where}: receive_exactly"
     messages = 8 if quick else 600_000_000 // size
     rivals = made(theirs, RIVAL_LOOPS)
