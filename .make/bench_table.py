@@ -2,7 +2,7 @@
 
 Puts the results of `make bench BENCH_ARGS="--json RESULTS.json"` into the README and
 the page on benchmarks, between the comments that say so, and beside that page the file
-itself.  No figure there is typed by hand: tests/bench/test_pages.py compares.
+itself.  No figure there is typed by hand: tests/bench/test_harness.py compares.
 """
 
 from __future__ import annotations

@@ -38,15 +38,14 @@ SECONDS = 570.0  # ten minutes, less what the last race takes too long
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status: 1 if a race failed."""
     arguments = parser().parse_args(argv)
-    outcome = arguments.of or Outcome(results.machine())
+    outcome = Outcome(results.machine())
     status = 0
-    if not arguments.of:
-        try:
-            run(outcome, arguments)
-        except KeyboardInterrupt:
-            status = 130
-        if arguments.json:
-            arguments.json.write_text(outcome.to_json(), encoding="utf-8")
+    try:
+        run(outcome, arguments)
+    except KeyboardInterrupt:
+        status = 130
+    if arguments.json:
+        arguments.json.write_text(outcome.to_json(), encoding="utf-8")
     print(outcome.text())
     return status or int(bool(outcome.failed))
 
@@ -142,14 +141,6 @@ def progress(title: str, what: str) -> None:
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 
 
-def earlier(path: str) -> Outcome:
-    """The results of an earlier run."""
-    try:
-        return results.from_json(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise argparse.ArgumentTypeError(f"{path}: {error}") from None
-
-
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="python -m bench",
@@ -165,9 +156,6 @@ def parser() -> argparse.ArgumentParser:
     add("--who", default="", metavar="REGEX", help="contenders whose names match it")
     add("--beside", metavar="DIR", help="ours race that checkout, built there, too")
     add("--json", type=Path, metavar="FILE", help="write every round to a file")
-    add(
-        "--from", dest="of", type=earlier, metavar="FILE", help="run nothing: show that"
-    )
     return result
 
 

@@ -1,4 +1,6 @@
-/* bench.h - the clocks of the C programs. */
+/* bench.h - the clocks of the C programs, and what they send. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <time.h>
 
@@ -14,4 +16,16 @@ static inline double cpu(int who) {
     getrusage(who, &use);
     return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
            (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) * 1e-6;
+}
+
+/* All of a file, or NULL. */
+static inline char *load(const char *path, size_t *size) {
+    FILE *file = fopen(path, "rb");
+    if (!file || fseek(file, 0, SEEK_END)) return NULL;
+    *size = (size_t)ftell(file);
+    rewind(file);
+    char *data = malloc(*size);
+    if (data && fread(data, 1, *size, file) != *size) return NULL;
+    fclose(file);
+    return data;
 }

@@ -1,21 +1,19 @@
 """Arrays between two workers of a Dask cluster: azc://, and Dask's own tcp://.
 
 The sender's process has the scheduler too, and the client that tells both workers what
-to do: make an array here, look at it there.
+to do: make an array here, look at it there.  It starts the process of the other worker.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
-import os
-from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.processes import Lab, worker
-from bench.race import Contender, Race, Run, Work, WrongBytes, duels
+from bench.processes import ENVIRONMENT, Lab, worker
+from bench.race import Contender, Duel, Race, Run, Work, WrongBytes
 from bench.worker import Job, cpu
 
 if TYPE_CHECKING:
@@ -27,30 +25,26 @@ UNDER_WAY = 4  # arrays
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
     size = 8_000_000 if quick else 64_000_000
     arrays = f"arrays of {size // 1_000_000} MB between"
-    ours, theirs = ("azc://", "azc+unix://"), {"tcp://": "Dask's tcp://"}
-    needs = ("distributed", "numpy")
+    ours, theirs = ("azc://", "azc+unix://"), "tcp://"
+    needs, beside = ("distributed", "numpy"), "Dask's tcp://"
     yield Race(
         "dask",
         f"{arrays} two workers",
         Work(size, 4 if quick else 16, warm=4, buffers=2),
         [
             Contender(name, partial(move_arrays, lab, name), needs)
-            for name in (*ours, *theirs)
+            for name in (*ours, theirs)
         ],
         [
-            duel
+            Duel(name, theirs, f"{arrays} Dask workers: {name}", beside, both=True)
             for name in ours
-            for duel in duels(name, theirs, f"{arrays} Dask workers: {name}", both=True)
         ],
     )
 
 
 def move_arrays(lab: Lab, protocol: str, work: Work, check: bool) -> Run:
-    address = lab.folder() / "address"  # a FIFO: the sink learns from it where to go
-    os.mkfifo(address)
-    told = {"pattern": lab.pattern(work), "check": check, "address": str(address)}
-    told |= {"protocol": protocol, **work.told}
-    sender = lab.reports(worker(send, **told), worker(receive, **told))["sender"]
+    told = {"pattern": lab.pattern(work), "check": check, "protocol": protocol}
+    sender = lab.reports(worker(send, **told, **work.told))["sender"]
     if sender["wrong"]:
         raise WrongBytes(f"{protocol}: {sender['wrong']} arrays came out wrong")
     return Run(sender["seconds"], sender["cpu"], sender["sink_cpu"])
@@ -78,15 +72,6 @@ def is_wrong(array: Any, pattern: str, number: int, check: bool) -> bool:
     return not (array == make(pattern, array.nbytes, number)).all()
 
 
-def write(path: str, text: str) -> None:
-    Path(path).write_text(text)
-
-
-def read(path: str) -> str:
-    """Once there is something."""
-    return Path(path).read_text()
-
-
 # ---- the processes -------------------------------------------------------------------
 
 
@@ -98,10 +83,13 @@ async def send(job: Job) -> dict[str, Any]:
     async with Scheduler(**where, **quiet) as scheduler:
         options: Any = {"name": "sender", "nthreads": 1, "memory_limit": 0}
         async with Worker(scheduler.address, **options, **quiet):
-            write(job.address, scheduler.address)
+            sink = worker(receive, address=scheduler.address)
+            there = await asyncio.create_subprocess_exec(*sink, env=ENVIRONMENT)
             async with Client(scheduler.address, asynchronous=True) as client:
                 await client.wait_for_workers(2)
-                return await measure(client, job)
+                measured = await measure(client, job)
+    await there.wait()
+    return measured
 
 
 async def measure(client: Client, job: Job) -> dict[str, Any]:
@@ -115,19 +103,16 @@ async def measure(client: Client, job: Job) -> dict[str, Any]:
 
 async def move(client: Client, job: Job, count: int) -> int:
     """Move so many arrays; return how many came out wrong."""
-    wrong = 0
-    under_way: deque[Any] = deque()
+    room = asyncio.Semaphore(UNDER_WAY)
     submit = partial(client.submit, pure=False)
-    for number in range(count):
-        made = submit(make, job.pattern, job.size, number, workers="sender")
-        under_way.append(
-            submit(is_wrong, made, job.pattern, number, job.check, workers="sink")
-        )
-        if len(under_way) == UNDER_WAY:
-            wrong += await under_way.popleft()
-    while under_way:
-        wrong += await under_way.popleft()
-    return wrong
+
+    async def one(number: int) -> int:
+        async with room:
+            made = submit(make, job.pattern, job.size, number, workers="sender")
+            told = (made, job.pattern, number, job.check)
+            return int(await submit(is_wrong, *told, workers="sink"))
+
+    return sum(await asyncio.gather(*map(one, range(count))))
 
 
 async def cpu_of_sink(client: Client) -> float:
@@ -138,6 +123,6 @@ async def receive(job: Job) -> dict[str, Any]:
     from distributed import Worker
 
     options: Any = {"name": "sink", "nthreads": 1, "memory_limit": 0}
-    async with Worker(read(job.address), **options, dashboard=False) as there:
+    async with Worker(job.address, **options, dashboard=False) as there:
         await there.finished()
     return {"who": "sink"}

@@ -8,7 +8,7 @@ that was drawn, as near as x264 and the conversions get.
 import itertools
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,30 +42,21 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
         f"a film of 1920x1080, FFmpeg {version}",
         video.frames_work(size, 120, BUFFERS, quick),
         [
-            Contender(name, partial(read, lab, name, ffmpeg, size, way), needs)
-            for name, (way, needs) in GIVEN.items()
+            Contender(name, partial(read, lab, name, ffmpeg, size), NEEDS.get(name, ()))
+            for name in WAYS
         ],
         duels("Reader", RIVALS, work, unit="frames", both=True),
     )
 
 
 def read(
-    lab: Lab,
-    name: str,
-    ffmpeg: str,
-    size: tuple[int, int],
-    way: Callable[..., Any],
-    work: Work,
-    check: bool,
+    lab: Lab, name: str, ffmpeg: str, size: tuple[int, int], work: Work, check: bool
 ) -> Run:
-    film = film_of(lab, ffmpeg, size, work)
-    pictures = str(waves(lab, size, work.buffers)) if check else ""
+    about = {"film": str(film_of(lab, ffmpeg, size, work)), "ffmpeg": ffmpeg}
+    about |= {"way": name, "pictures": str(waves(lab, size, work.buffers))}
     if check:
         work = replace(work, messages=min(work.messages, CHECKED))
-    about = {"film": str(film), "ffmpeg": ffmpeg, "pictures": pictures}
-    reader = lab.reports(worker(way, **work.told, **about))["sender"]
-    if reader["received"] != work.warm + work.messages:
-        raise WrongBytes(f"{name}: {reader['received']} frames came")
+    reader = lab.reports(worker(watch, check=check, **work.told, **about))["sender"]
     if reader["off"] > NEAR:
         raise WrongBytes(f"{name}: a frame is off by {reader['off']:.2f}")
     # (here FFmpeg is the sender)
@@ -92,59 +83,52 @@ def film_of(lab: Lab, ffmpeg: str, size: tuple[int, int], work: Work) -> Path:
 # ---- what the readers do -------------------------------------------------------------
 
 
-class Watch:
-    """Counts the frames, and compares them with what was drawn."""
+def pictures(path: str, size: int) -> Any:
+    """What was drawn, one a row."""
+    import numpy
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._received = 0
-        self._off = 0.0  # how much the worst frame differs, on average
-        self._drawn: Any = None
-        if job.pictures:
-            import numpy
-
-            drawn = numpy.fromfile(job.pictures, "u1").astype("i2")
-            self._drawn = drawn.reshape(-1, job.size)
-
-    def take(self, frame: Any) -> bool:
-        """A frame has come; is another one wanted?"""
-        if self._drawn is not None:
-            import numpy
-
-            drawn = self._drawn[self._received % len(self._drawn)]
-            off = abs(drawn - numpy.frombuffer(frame, "u1")).mean()
-            self._off = max(self._off, float(off))
-        self._received += 1
-        last = self._job.warm + self._job.messages
-        if self._received == self._job.warm:
-            self._job.begin()
-        if self._received == last:
-            self._job.end()
-        return bool(self._received < last)
-
-    def told(self) -> dict[str, Any]:
-        return {"received": self._received, "off": self._off}
+    return numpy.fromfile(path, "u1").astype("i2").reshape(-1, size)
 
 
-async def reader(job: Job) -> dict[str, Any]:
+def far(drawn: Any, number: int, frame: Any) -> float:
+    """How much a frame differs on average from what was drawn."""
+    import numpy
+
+    picture = drawn[number % len(drawn)]
+    return float(abs(picture - numpy.frombuffer(frame, "u1")).mean())
+
+
+async def watch(job: Job) -> dict[str, Any]:
+    """Take the frames of a film one by one, and compare them in the round that checks.
+
+    Our frames are asynchronous, those of the others are not.
+    """
+    frames, off = WAYS[job.way](job), 0.0
+    is_ours = job.way == "Reader"
+    drawn = pictures(job.pictures, job.size) if job.check else None
+    for number in job.numbers():
+        frame = next(frames) if isinstance(frames, Iterator) else await anext(frames)
+        if job.check:
+            off = max(off, far(drawn, number, frame))
+    await frames.aclose() if is_ours else frames.close()
+    return {"off": off}
+
+
+async def reader(job: Job) -> AsyncIterator[memoryview]:
     """Ours, each frame in a slot of a pool."""
     from aiozerocopy import ffmpeg
 
-    watch = Watch(job)
     film = ffmpeg.Reader(job.film, ffmpeg=job.ffmpeg, slots=SLOTS)
     async with film as video:
         async for frame in video:
             with frame:
-                if not watch.take(frame.view):
-                    break
-    return watch.told()
+                yield frame.view
 
 
-def readinto(job: Job) -> dict[str, Any]:
+def readinto(job: Job) -> Generator[bytearray, None, None]:
     """FFmpeg's rgb24, by a pipe of the same size and with the same settings."""
     from aiozerocopy.ffmpeg.binary import environment
 
-    watch = Watch(job)
     words = ["-nostdin", "-v", "error", "-i", job.film]
     words += ["-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     with subprocess.Popen(
@@ -155,48 +139,39 @@ def readinto(job: Job) -> dict[str, Any]:
     ) as child:
         pipe: Any = child.stdout
         for buffer in itertools.cycle([bytearray(job.size) for _ in range(SLOTS)]):
-            if pipe.readinto(buffer) < job.size or not watch.take(buffer):
-                child.kill()
-                break
-    return watch.told()
+            if pipe.readinto(buffer) < job.size:
+                raise EOFError
+            yield buffer
 
 
-def imageio_ffmpeg(job: Job) -> dict[str, Any]:
+def imageio_ffmpeg(job: Job) -> Iterator[bytes]:
     import imageio_ffmpeg as theirs
 
-    watch = Watch(job)
     os.environ["IMAGEIO_FFMPEG_EXE"] = job.ffmpeg
-    frames = theirs.read_frames(job.film)
+    frames: Iterator[bytes] = theirs.read_frames(job.film)
     next(frames)  # what is known of the film
-    for frame in frames:
-        if not watch.take(frame):
-            break
-    frames.close()
-    return watch.told()
+    return frames
 
 
-def pyav(job: Job) -> dict[str, Any]:
+def pyav(job: Job) -> Iterator[Any]:
     """The decoder in this process, without any pipe."""
     import av
     from av.video.reformatter import ColorRange, Colorspace
 
-    watch = Watch(job)
     with av.open(job.film) as film:
         film.streams.video[0].thread_type = "AUTO"
         for frame in film.decode(video=0):
-            picture = frame.to_ndarray(
+            yield frame.to_ndarray(
                 format="rgb24",
                 src_colorspace=Colorspace.ITU709,
                 dst_color_range=ColorRange.JPEG,
             )
-            if not watch.take(picture):
-                break
-    return watch.told()
 
 
-GIVEN: dict[str, tuple[Callable[..., Any], list[str]]] = {
-    "Reader": (reader, []),
-    "a readinto loop": (readinto, []),
-    "imageio-ffmpeg": (imageio_ffmpeg, ["imageio_ffmpeg"]),
-    "PyAV in this process": (pyav, ["av"]),
+WAYS: dict[str, Callable[..., Any]] = {
+    "Reader": reader,
+    "a readinto loop": readinto,
+    "imageio-ffmpeg": imageio_ffmpeg,
+    "PyAV in this process": pyav,
 }
+NEEDS = {"imageio-ffmpeg": ["imageio_ffmpeg"], "PyAV in this process": ["av"]}

@@ -5,14 +5,14 @@ package proposes.  In the round that checks, the film is kept: each of its frame
 be the one that was drawn, as near as x264 gets.
 """
 
+import contextlib
 import os
-import subprocess
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from bench import video
+from bench import decode, video
 from bench.processes import Lab
 from bench.race import Race, Work, WrongBytes, duels, need
 from bench.video import FPS, NOWHERE, Feeder
@@ -55,24 +55,13 @@ class Encoder(Feeder):
     def to_check(self, checked: Path) -> list[str]:
         return output(self.how["output"][3], str(checked))
 
-    def compare(self, work: Work, checked: Path) -> None:
-        import numpy
-
-        drawn = numpy.fromfile(self.pattern(work), "u1").astype("i2")
-        pictures = drawn.reshape(work.buffers, work.size)
-        left = work.warm + work.messages
-        command = [self.how["ffmpeg"], "-v", "error", "-i", str(checked)]
-        command += [*video.raw_video(self.how["picture"])[:4], "-"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as decoder:
-            assert decoder.stdout is not None
-            while frame := decoder.stdout.read(work.size):
-                picture = pictures[(work.warm + work.messages - left) % work.buffers]
-                off = abs(picture - numpy.frombuffer(frame, "u1")).mean()
-                if off > NEAR:
+    def compare(self, work: Work, checked: Path, md5: str) -> None:
+        drawn = decode.pictures(self.pattern(work), work.size)
+        film = Job(film=str(checked), ffmpeg=self.how["ffmpeg"], size=work.size)
+        with contextlib.closing(decode.readinto(film)) as frames:
+            for number in range(work.warm + work.messages):
+                if (off := decode.far(drawn, number, next(frames))) > NEAR:
                     raise WrongBytes(f"{self.name}: a frame is off by {off:.2f}")
-                left -= 1
-        if left:
-            raise WrongBytes(f"{self.name}: {left} frames are missing")
 
 
 # ---- what the senders do -------------------------------------------------------------
@@ -85,7 +74,7 @@ def drawn(job: Job, *, flat: bool = False) -> Iterator[Iterator[Any]]:
     width, height = job.picture
     shape = (-1,) if flat else (height, width, 3)
     pictures = [*numpy.fromfile(job.pattern, "u1").reshape(job.buffers, *shape)]
-    for numbers in job.numbers():
+    for numbers in job.phases():
         yield (pictures[number % job.buffers] for number in numbers)
 
 
@@ -135,6 +124,7 @@ async def imageio_ffmpeg(job: Job) -> None:
         for frame in frames:
             film.send(frame)
     film.close()
+    job.end()
 
 
 async def pyav(job: Job) -> None:

@@ -16,17 +16,17 @@ import contextlib
 import ctypes
 import select
 import socket
+import sys
 import time
 from array import array
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.feeding import LOOPS, needs_of
 from bench.processes import ENVIRONMENT, Lab, worker
 from bench.race import Contender, Race, Run, Work, WrongBytes, duels
-from bench.worker import Job, percentile
+from bench.worker import Job
 
 FRAME = 100_000
 # Bytes of the header before each frame (of a frame of more than 64 KiB).
@@ -93,13 +93,11 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
 def fan(
     lab: Lab, name: str, crowd: Crowd, way: Any, loop: str, work: Work, check: bool
 ) -> Run:
-    folder = lab.folder()
     framing = "wire" if way in (Broadcast, c_loop) else "websocket"
     told = {"size": work.size, "pattern": lab.pattern(work), "check": check}
     warm, frames = (n // crowd.clients for n in (work.warm, work.messages))
-    told |= {"warm": warm, "messages": frames}
-    told |= {**crowd._asdict(), "framing": framing, "folder": str(folder)}
-    told |= {"path": str(folder / "socket") if crowd.link == "UNIX" else ""}
+    told |= {"warm": warm, "messages": frames, **crowd._asdict(), "framing": framing}
+    told |= {"path": str(lab.folder() / "socket") if crowd.link == "UNIX" else ""}
     told |= {"library": lab.library("fan") if way is c_loop else ""}
     reports = lab.reports(worker(way, loop=loop, **told))
     sink, sender = reports["sink"], reports["sender"]
@@ -109,21 +107,8 @@ def fan(
             f"{name}: {sink['bytes']:,} bytes came and not {expected:,}; "
             f"{sink['wrong']} clients got wrong ones"
         )
-    late = percentile(ages(folder, warm), 0.99)
-    more = {"ms old (99 of 100)": late * 1e3}
+    more = {"ms old (99 of 100)": sink["late"] * 1e3}
     return Run(sender["seconds"], sender["cpu"], sink["cpu"], more)
-
-
-def ages(folder: Path, warm: int) -> list[float]:
-    """Seconds, of each frame that counts at each client."""
-    published, arrived = (
-        array("q", (folder / name).read_bytes()) for name in ("published", "arrived")
-    )
-    return [
-        (there - published[number % len(published)]) / 1e9
-        for number, there in enumerate(arrived)
-        if number % len(published) >= warm
-    ]
 
 
 # ---- the servers ---------------------------------------------------------------------
@@ -153,8 +138,11 @@ class Publisher:
     ) -> None:
         """``send`` returns when the next frame may follow; ``left`` returns how much of
         a client's is not sent yet."""
-        command = worker(view, **{**self.job.told, "address": address})
-        sink = await asyncio.create_subprocess_exec(*command, env=ENVIRONMENT)
+        sink = await asyncio.create_subprocess_exec(
+            *worker(view, **{**self.job.told, "address": address}),
+            env=ENVIRONMENT,
+            stdin=asyncio.subprocess.PIPE,
+        )
         await self.everybody.wait()
         await self._publish(self.job.warm, send)
         self.job.begin()
@@ -163,9 +151,7 @@ class Publisher:
             while left and left(client):  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.0005)
         self.job.end()
-        with open(Path(self.job.folder, "published"), "wb") as file:  # noqa: ASYNC230
-            self.published.tofile(file)
-        await sink.wait()
+        await sink.communicate(self.published.tobytes())
         self.over.set()
 
     async def _publish(self, frames: int, send: Callable[[], Awaitable[Any]]) -> None:
@@ -295,13 +281,13 @@ SERVERS = {Broadcast: (), websockets: ("websockets",), aiohttp: ("aiohttp",)}
 class Client:
     """Reads whatever comes; with a pattern, it compares every byte."""
 
-    def __init__(self, job: Job, pattern: bytearray) -> None:
-        self._prefix = PREFIX[job.framing]
-        self._pattern = pattern  # (on the left of == it is faster than bytes)
+    def __init__(self, job: Job, pattern: bytes) -> None:
+        self._prefix, self._pattern = PREFIX[job.framing], pattern
         self._whole = self._prefix + job.size
         self._total = self._whole * (job.warm + job.messages)
+        self._came = bytearray()  # of a frame; without a pattern it stays empty
         self.received: int = 0
-        self.arrived: array[int] = array("q")
+        self.arrived: list[int] = []
         self.is_wrong: bool = False
         family = socket.AF_UNIX if job.path else socket.AF_INET
         self.socket: socket.socket = socket.socket(family)
@@ -319,29 +305,23 @@ class Client:
         flags = 0 if self._pattern else socket.MSG_TRUNC
         n = self.socket.recv_into(memory, len(memory), flags)
         now, before = time.monotonic_ns(), self.received
-        if self._pattern and not self._is_right(before, memoryview(memory)[:n]):
-            self.is_wrong = True
+        if self._pattern:
+            self._compare(memory[:n])
         self.received += n
         completed = self.received // self._whole - before // self._whole
-        self.arrived.extend([now] * completed)
+        self.arrived += [now] * completed
         return n > 0 and self.received < self._total
 
-    def _is_right(self, start: int, view: memoryview) -> bool:
-        """Compare what came, except the headers."""
-        while view:
-            at = start % self._whole
-            end = self._prefix if at < self._prefix else self._whole
-            size = min(len(view), end - at)
-            if at >= self._prefix:
-                expected = self._pattern[at - self._prefix : at - self._prefix + size]
-                if expected != view[:size]:
-                    return False
-            view, start = view[size:], start + size
-        return True
+    def _compare(self, data: bytearray) -> None:
+        """Compare each whole frame, except its header."""
+        self._came += data
+        while len(self._came) >= self._whole:
+            self.is_wrong |= self._came[self._prefix : self._whole] != self._pattern
+            del self._came[: self._whole]
 
 
 def view(job: Job) -> dict[str, Any]:
-    pattern = bytearray(job.data() if job.check else b"")
+    pattern = job.data() if job.check else b""
     memory = bytearray(1 << 20)
     clients = [Client(job, pattern) for _ in range(job.clients)]
     reading = {client.socket.fileno(): client for client in clients}
@@ -356,11 +336,15 @@ def view(job: Job) -> dict[str, Any]:
                     poll.unregister(fd)
                     left -= 1
         job.end()
-    with Path(job.folder, "arrived").open("wb") as file:
-        for client in clients:
-            client.arrived.tofile(file)
+    published = array("q", sys.stdin.buffer.read())
+    ages = sorted(
+        there - here
+        for client in clients
+        for here, there in [*zip(published, client.arrived, strict=False)][job.warm :]
+    )
     return {
         "who": "sink",
         "bytes": sum(client.received for client in clients),
         "wrong": sum(client.is_wrong for client in clients),
+        "late": ages[len(ages) * 99 // 100] / 1e9,
     }

@@ -7,8 +7,6 @@
  * the last COUNT of them took.
  */
 #define _GNU_SOURCE
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -45,11 +43,9 @@ int main(int argc, char **argv) {
     long long warm = atoll(argv[3]), total = warm + atoll(argv[4]), n;
     long long at_once = argc > 6 ? atoll(argv[6]) : 1;
     struct stat st;
-    FILE *file = fopen(argv[5], "rb");
-    if (!file || fstat(fileno(file), &st)) return 2;
-    size_t period = (size_t)st.st_size;
-    char *data = malloc(period);
-    if (!data || fread(data, 1, period, file) != period) return 2;
+    size_t period = 0;
+    char *data = load(argv[5], &period);
+    if (!data) return 2;
     if (by_ring ? connected(&ring, argv[1]) : fstat(fd, &st)) return 2;
 
     double before = -1;

@@ -122,7 +122,12 @@ def feed(
                 for fd in fds:
                     os.close(fd)
         told = crew.finish()
-    expect_right(name, got := told["sink"], work)
+    got = told["sink"]
+    if got["bytes"] != work.total or got["wrong"] >= 0:
+        raise WrongBytes(
+            f"{name}: {got['bytes']:,} bytes came and not {work.total:,}, "
+            f"the first wrong one is number {got['wrong']}"
+        )
     other = {"sender": "sink", "sink": "sender"}[measured]
     return Run(got["seconds"], told[measured]["cpu"], told[other]["cpu"])
 
@@ -132,15 +137,6 @@ def c_sink(lab: Lab, size: int, work: Work, check: bool, *, fill: bool) -> list[
     numbers = (work.size * work.warm, work.total, size, int(fill))
     pattern = [lab.pattern(work)] if check else []
     return [lab.program("sink"), *map(str, numbers), *pattern]
-
-
-def expect_right(name: str, sink: dict[str, Any], work: Work) -> None:
-    """Raises: WrongBytes, if the sink says that they were others or not so many."""
-    if sink["bytes"] != work.total or sink["wrong"] >= 0:
-        raise WrongBytes(
-            f"{name}: {sink['bytes']:,} bytes came and not {work.total:,}, "
-            f"the first wrong one is number {sink['wrong']}"
-        )
 
 
 def in_c(lab: Lab, work: Work, to: int | str, sink: list[str]) -> list[str]:
@@ -153,8 +149,7 @@ def in_python(
     lab: Lab, way: Callable[..., Any], loop: str = "asyncio", **told: Any
 ) -> Sender:
     def command(work: Work, fd: int, sink: list[str]) -> list[str]:
-        pattern = lab.pattern(work)
-        about = {**work.told, "total": work.total, "pattern": pattern, **told}
+        about = {**work.told, "pattern": lab.pattern(work), **told}
         return worker(way, loop=loop, fd=fd, sink=sink, **about)
 
     return command
@@ -163,5 +158,5 @@ def in_python(
 def python_sink(
     lab: Lab, way: Callable[..., Any], loop: str, work: Work, check: bool, **more: Any
 ) -> list[str]:
-    told = {**work.told, "total": work.total, "pattern": lab.pattern(work), **more}
+    told = {**work.told, "pattern": lab.pattern(work), **more}
     return worker(way, loop=loop, fd=0, check=check, **told)

@@ -10,7 +10,7 @@ from functools import partial
 from bench.feeding import LOOPS, fed, in_c, in_loops, pipe_link
 from bench.processes import Lab
 from bench.race import Duel, Race, Work, best_of
-from bench.sockets import put, send, write_and_drain
+from bench.sockets import send, write_and_drain
 
 KIB = 1 << 10
 FRAME = 1920 * 1080 * 3
@@ -20,8 +20,7 @@ SEND = "open_process, send"
 
 
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
-    ways = {f"{SEND}, {{}}": send, "open_process, put, {}": put}
-    ways["{} child stdin, write+drain"] = write_and_drain
+    ways = {f"{SEND}, {{}}": send, "{} child stdin, write+drain": write_and_drain}
     in_python = in_loops(lab, None, ways, read_size=READ_SIZE)
     in_c_too = [
         fed(

@@ -29,19 +29,14 @@ DIGITS = bytes(32 + byte % 32 for byte in range(256))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}
 
 
-class Lab:
+class Lab(contextlib.ExitStack):
     """A temporary folder for compiled programs and for what is sent."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="bench-")
-        self.path: Path = Path(self._folder.name)
+        super().__init__()
+        folder = tempfile.TemporaryDirectory(prefix="bench-")
+        self.path: Path = Path(self.enter_context(folder))
         self.log: Path = self.path / "stderr"
-
-    def __enter__(self) -> Lab:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._folder.cleanup()
 
     def library(self, name: str) -> str:
         """As `program`, but a shared library."""
@@ -54,8 +49,7 @@ class Lab:
             if shutil.which(COMPILER) is None:
                 raise Lacking(f"{COMPILER}: no C compiler: on Debian, apt install gcc")
             command = [COMPILER, "-O2", f"-I{HERE.parents[1] / 'csrc'}", *options]
-            command += ["-o", str(path), str(source)]
-            subprocess.run(command, check=True)
+            subprocess.run([*command, "-o", path, source], check=True)
         return str(path)
 
     def pattern(self, work: Work) -> str:
@@ -78,34 +72,24 @@ class Lab:
             return crew.finish()
 
 
-class Crew:
+class Crew(contextlib.ExitStack):
     """Processes that share a stdout, and report there in lines of JSON.
 
     Each has a session of its own: neither it nor what it starts outlives the block.
     """
 
     def __init__(self, lab: Lab) -> None:
+        super().__init__()
         self._lab = lab
         self._processes: list[subprocess.Popen[bytes]] = []
         reports, stdout = os.pipe()
-        self._reports = os.fdopen(reports, encoding="ascii")
-        self._stdout = os.fdopen(stdout, "wb", buffering=0)
-
-    def __enter__(self) -> Crew:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._kill()
-        self._reports.close()
-        self._stdout.close()
+        self._reports = self.enter_context(os.fdopen(reports, encoding="ascii"))
+        self._stdout = self.enter_context(os.fdopen(stdout, "wb", buffering=0))
+        self.callback(self._kill)
 
     def start(self, argv: Sequence[str], **options: Any) -> None:
         """Start a process, which reports unless it has a stdout of its own."""
-        given: dict[str, Any] = {
-            "stdout": self._stdout,
-            "cwd": self._lab.path,
-            "env": ENVIRONMENT,
-        }
+        given: Any = {"stdout": self._stdout, "cwd": self._lab.path, "env": ENVIRONMENT}
         with self._lab.log.open("ab") as log:
             given |= {"stderr": log, "start_new_session": True} | options
             self._processes.append(subprocess.Popen(argv, **given))

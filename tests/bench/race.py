@@ -29,7 +29,7 @@ class Work:
     @property
     def told(self) -> dict[str, Any]:
         """For a process that does the work."""
-        return asdict(self)
+        return {**asdict(self), "total": self.total}
 
 
 class Run(NamedTuple):
@@ -164,33 +164,19 @@ Tell = Callable[[str], None]
 def run_race(race: Race, rounds: int, tell: Tell, until: float = math.inf) -> Result:
     """Check, then race: `rounds` times (0: only check), or as often as fit in time."""
     present = [one for one in race.contenders if not one.missing]
-    runs = in_turn(present, race.work, 1, tell, check=True)
-    if rounds:
-        runs = in_turn(present, race.work, rounds, tell, until=until)
+    runs: dict[str, list[Run]] = {}
+    for number in range(rounds + 1):
+        if number <= 1:  # (the round that checks does not count)
+            runs = {one.name: [] for one in present}
+        began = time.monotonic()
+        for one in present:
+            what = f"round {number} of {rounds}" if number else "checking"
+            tell(f"{what}, {one.name}")
+            runs[one.name].append(one.run(race.work, number == 0))
+        now = time.monotonic()
+        if number and now + (now - began) > until:
+            break
     duels = [one.settled(runs) for one in race.duels]
     duels = [one for one in duels if {one.ours, one.rival} <= {*runs}]
     work = race.work
     return Result(race.bench, race.title, work.size, work.messages, duels, runs)
-
-
-def in_turn(
-    contenders: Sequence[Contender],
-    work: Work,
-    rounds: int,
-    tell: Tell,
-    *,
-    check: bool = False,
-    until: float = math.inf,
-) -> dict[str, list[Run]]:
-    """The runs of all rounds, or of as many as end in time, but of one at least."""
-    runs: dict[str, list[Run]] = {one.name: [] for one in contenders}
-    for number in range(rounds):
-        began = time.monotonic()
-        for one in contenders:
-            what = "checking" if check else f"round {number + 1} of {rounds}"
-            tell(f"{what}, {one.name}")
-            runs[one.name].append(one.run(work, check))
-        now = time.monotonic()
-        if now + (now - began) > until:
-            break
-    return runs

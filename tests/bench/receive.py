@@ -78,11 +78,10 @@ def opened() -> ReceiveStream:
 async def receive_exactly(job: Job) -> dict[str, Any]:
     memory = job.memory()
     async with opened() as stream:
-        for numbers in job.numbers():
-            for number in numbers:
-                message = memory[number % len(memory)]
-                await stream.receive_exactly(message)
-                job.look(number, message)
+        for number in job.numbers():
+            message = memory[number % len(memory)]
+            await stream.receive_exactly(message)
+            job.look(number, message)
     return job.received()
 
 
@@ -92,33 +91,30 @@ async def receive_exactly(job: Job) -> dict[str, Any]:
 async def sock_recv_into(job: Job) -> dict[str, Any]:
     loop, memory = asyncio.get_running_loop(), job.memory()
     with job.socket() as sock:
-        for numbers in job.numbers():
-            for number in numbers:
-                message, at = memory[number % len(memory)], 0
-                while at < job.size:
-                    n = await loop.sock_recv_into(sock, message[at:])
-                    if not n:
-                        raise EOFError
-                    at += n
-                job.look(number, message)
+        for number in job.numbers():
+            message, at = memory[number % len(memory)], 0
+            while at < job.size:
+                n = await loop.sock_recv_into(sock, message[at:])
+                if not n:
+                    raise EOFError
+                at += n
+            job.look(number, message)
     return job.received()
 
 
 async def readexactly(job: Job) -> dict[str, Any]:
     reader = asyncio.StreamReader(limit=4 * job.size)
     await connected(job, asyncio.StreamReaderProtocol(reader))
-    for numbers in job.numbers():
-        for number in numbers:
-            job.look(number, await reader.readexactly(job.size))
+    for number in job.numbers():
+        job.look(number, await reader.readexactly(job.size))
     return job.received()
 
 
 async def buffered_protocol(job: Job) -> dict[str, Any]:
     protocol = Filling(job.memory())
     await connected(job, protocol)
-    for numbers in job.numbers():
-        for number in numbers:
-            job.look(number, await protocol.message())
+    for number in job.numbers():
+        job.look(number, await protocol.message())
     return job.received()
 
 

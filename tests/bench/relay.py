@@ -9,9 +9,10 @@ import os
 import stat
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import aiozerocopy as azc
 from bench.feeding import Link, Source, fed, in_c, in_python, pipe_link, tcp_link
@@ -32,12 +33,11 @@ def race(lab: Lab, quick: bool, title: str, source: Source, link: Link) -> Race:
     make = partial(fed, lab, link=link, source=source)
     ours, others = "relay, asyncio", "receive and send, asyncio"
     ways = {ours: relay, others: receive_and_send}
-    rivals = {"C splice loop": "C loop of splice", others: "receive and send"}
+    rivals = {"C splice loop": "C loop of splice"}
     if title == "file to TCP":
         ways["loop.sendfile"] = sendfile
-        rivals = {"C splice loop": "C loop of sendfile", "loop.sendfile": ""} | {
-            others: "receive and send"
-        }
+        rivals = {"C splice loop": "C loop of sendfile", "loop.sendfile": ""}
+    rivals[others] = "receive and send"
     return Race(
         "relay",
         title,
@@ -59,16 +59,12 @@ def splice(lab: Lab, work: Work, fd: int, sink: list[str]) -> list[str]:
 
 
 def opened_file(lab: Lab, crew: Crew, work: Work) -> int:
-    return os.open(source_file(lab, work), os.O_RDONLY)
-
-
-def source_file(lab: Lab, work: Work) -> Path:
     """The pattern, over and over, and no byte more: some copy a whole file."""
     path = lab.path / f"source-{work.total}"
     if not path.exists():
         data = Path(lab.pattern(work)).read_bytes()
         path.write_bytes(data * (work.total // len(data)))
-    return path
+    return os.open(path, os.O_RDONLY)
 
 
 def filled_pipe(lab: Lab, crew: Crew, work: Work) -> int:
@@ -85,28 +81,23 @@ def filled_pipe(lab: Lab, crew: Crew, work: Work) -> int:
 
 
 @asynccontextmanager
-async def ends(job: Job) -> AsyncIterator[tuple[azc.ReceiveStream, azc.SendStream]]:
-    """Both, as streams of ours."""
+async def opened_sink(job: Job) -> AsyncIterator[azc.SendStream]:
     os.set_blocking(job.fd, False)  # as all are that this package has made
-    async with azc.open_reader(IN) as source, azc.open_writer(job.fd) as sink:
+    async with azc.open_writer(job.fd) as sink:
         job.begin()
-        yield source, sink
+        yield sink
 
 
 async def relay(job: Job) -> None:
-    if not stat.S_ISREG(os.fstat(IN).st_mode):
-        async with ends(job) as (source, sink):
-            await azc.relay(source, sink, job.total)
-        return
-    os.set_blocking(job.fd, False)
-    async with azc.open_writer(job.fd) as sink:
-        job.begin()
-        await azc.relay(IN, sink, job.total)
+    is_file = stat.S_ISREG(os.fstat(IN).st_mode)
+    source: Any = nullcontext(IN) if is_file else azc.open_reader(IN)
+    async with source as given, opened_sink(job) as sink:
+        await azc.relay(given, sink, job.total)
 
 
 async def receive_and_send(job: Job) -> None:
     """The loop that anybody would write."""
-    async with ends(job) as (source, sink):
+    async with azc.open_reader(IN) as source, opened_sink(job) as sink:
         left = job.total
         while left:
             data = await source.receive(min(CHUNK, left))

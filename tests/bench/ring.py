@@ -6,13 +6,14 @@ a producer in C (feed.c) and a consumer in Python; then round trips in Python.
 
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from aiozerocopy._core.binding import PORTABLE
-from bench.feeding import fed, in_c, pipe_link, python_sink, unix_link
-from bench.processes import PATIENCE, Lab, worker
-from bench.race import Contender, Lacking, Race, Run, Work, WrongBytes, duels, need
+from bench.feeding import fed, in_c, in_python, pipe_link, python_sink, unix_link
+from bench.processes import PATIENCE, Lab
+from bench.race import Contender, Lacking, Race, Work, WrongBytes, duels, need
 from bench.receive import opened
 from bench.worker import Job
 
@@ -60,8 +61,8 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
         "round trips of 64 B",
         Work(64, 500 if quick else 3_000, warm=2_000, buffers=1),
         [
-            Contender("ring, asyncio", partial(trip, lab, "ring")),
-            Contender("pyzmq ipc, asyncio", partial(trip, lab, "zmq"), ["zmq"]),
+            trip(lab, "ring, asyncio", "ring"),
+            trip(lab, "pyzmq ipc, asyncio", "zmq", "zmq"),
         ],
         duels(
             "ring, asyncio",
@@ -142,45 +143,42 @@ async def consume(job: Job) -> dict[str, Any]:
 # ---- there and back ------------------------------------------------------------------
 
 
-def trip(lab: Lab, way: str, work: Work, check: bool) -> Run:
+def trip(lab: Lab, name: str, way: str, *needs: str) -> Contender:
     """One process asks, the other echoes: every answer is compared, in every round."""
-    folder = lab.folder()
-    about = {**work.told, "pattern": lab.pattern(work), "way": way}
-    about |= {"there": str(folder / "there"), "back": str(folder / "back")}
-    reports = lab.reports(worker(ask, **about), worker(echo, **about))
-    sink = reports["sink"]
-    return Run(sink["seconds"], reports["sender"]["cpu"], sink["cpu"])
+    told: Any = {"by": way, "folder": str(lab.path)}
+    asks = partial(python_sink, lab, ask, "asyncio", **told)
+    made = fed(lab, name, unix_link, in_python(lab, echo, **told), receiver=asks)
+    return replace(made, needs=needs)
 
 
 async def ask(job: Job) -> dict[str, Any]:
     data = job.data()
     async with AsyncExitStack() as stack:
         send, receive = await exchange(job, stack, asks=True)
-        for numbers in job.numbers():
-            for _ in numbers:
-                await send(data)
-                if await receive() != data:
-                    raise WrongBytes("another message has come back")
-    return {"who": "sink"}
+        for _ in job.numbers():
+            await send(data)
+            if await receive() != data:
+                raise WrongBytes("another message has come back")
+    return job.received()
 
 
 async def echo(job: Job) -> None:
     async with AsyncExitStack() as stack:
         send, receive = await exchange(job, stack, asks=False)
-        for numbers in job.numbers():
-            for _ in numbers:
-                await send(await receive())
+        for _ in job.numbers():
+            await send(await receive())
 
 
 async def exchange(
     job: Job, stack: AsyncExitStack, *, asks: bool
 ) -> tuple[Callable[..., Any], Callable[[], Any]]:
     """How to send a message, and how to receive one."""
-    if job.way == "ring":
+    if job.by == "ring":
         from aiozerocopy import shm
 
         rings: list[Any] = []
-        for path, sends in ((job.there, asks), (job.back, not asks)):
+        for name, sends in (("there", asks), ("back", not asks)):
+            path = f"{job.folder}/{name}"
             made: Any = (
                 shm.listen_ring(path, capacity(job.size), sends=sends)
                 if asks
@@ -198,6 +196,6 @@ async def exchange(
 
     context = stack.enter_context(zmq.asyncio.Context())
     pair = stack.enter_context(context.socket(zmq.PAIR))
-    address = f"ipc://{job.there}"
+    address = f"ipc://{job.folder}/zmq"
     _ = pair.bind(address) if asks else pair.connect(address)
     return pair.send, pair.recv

@@ -7,23 +7,10 @@
  * The clock runs from the arrival of byte WARM to that of byte TOTAL.  With the file
  * PATTERN every byte is compared: the stream must be that file, over and over.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "bench.h"
-
-static char *load(const char *path, size_t *size) {
-    FILE *file = fopen(path, "rb");
-    if (!file || fseek(file, 0, SEEK_END)) return NULL;
-    *size = (size_t)ftell(file);
-    rewind(file);
-    char *data = malloc(*size);
-    if (data && fread(data, 1, *size, file) != *size) return NULL;
-    fclose(file);
-    return data;
-}
 
 /* The offset of the first byte that differs from the pattern, or -1. */
 static long long first_wrong(const char *data, size_t n, long long at,

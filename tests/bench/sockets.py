@@ -6,11 +6,12 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 from aiozerocopy import FramePool, SendStream, Ticket, open_process, wrap_socket
 from bench.feeding import RIVAL_LOOPS, Link, fed, in_c, in_loops, tcp_link, unix_link
 from bench.processes import Lab
-from bench.race import Duel, Race, Work, best_of
+from bench.race import Contender, Duel, Race, Work, best_of
 from bench.worker import Job
 
 SIZES = {"64 KiB": 64 << 10, "1 MiB": 1 << 20, "6 MB": 6_000_000}
@@ -23,36 +24,34 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
     for where, link in links.items():
         for name, size in SIZES.items():
             yield big_messages(lab, quick, where, link, name, size)
-    kinds = ("bytes", "memoryview")
-    made = partial(in_loops, lab, unix_link)
-    ours, rivals = {}, {}
-    for kind in kinds:
-        ours[kind] = made({f"send, {{}}, {kind}": send}, kind=kind)
+
+    def small(batches: int) -> Work:
+        n = 10 if quick else batches
+        return Work(1024, n * BATCH, 100 * BATCH, buffers=BATCH)
+
+    made, what = partial(in_loops, lab, unix_link), "1 KiB messages, UNIX"
+    contenders: list[Contender] = []
+    duels: list[Duel] = []
+    for kind in ("bytes", "memoryview"):
+        ours = made({f"send, {{}}, {kind}": send}, kind=kind)
         names = {f"sock_sendall, {{}}, {kind}": sock_sendall}
-        rivals[kind] = made(names, RIVAL_LOOPS, kind=kind)
-    yield Race(
-        "sockets",
-        "1 KiB, UNIX, one await each",
-        small(quick, 600),
-        [one for kind in kinds for one in (*ours[kind], *rivals[kind])],
-        [
-            best_of(one.name, rivals[kind], f"{what} ({kind}): send", unit="messages")
-            for what in ["1 KiB messages, UNIX"]
-            for kind in kinds
-            for one in ours[kind]
-        ],
-    )
-    batches = made({"send_many of 64, {}": send_many})
+        rivals = made(names, RIVAL_LOOPS, kind=kind)
+        contenders += [*ours, *rivals]
+        duels += best(ours, rivals, f"{what} ({kind}): send", unit="messages")
+    title = "1 KiB, UNIX, one await each"
+    yield Race("sockets", title, small(600), contenders, duels)
+    ours = made({"send_many of 64, {}": send_many})
     many = {"{} write+drain": write_and_drain, "{} writelines": writelines_and_drain}
-    others = made(many, RIVAL_LOOPS)
-    what = "1 KiB messages, UNIX: send_many of 64"
-    yield Race(
-        "sockets",
-        "1 KiB, UNIX, 64 at a time",
-        small(quick, 5000),
-        [*batches, *others],
-        [best_of(one.name, others, what, unit="messages") for one in batches],
-    )
+    rivals = made(many, RIVAL_LOOPS)
+    duels = best(ours, rivals, f"{what}: send_many of 64", unit="messages")
+    title = "1 KiB, UNIX, 64 at a time"
+    yield Race("sockets", title, small(5000), [*ours, *rivals], duels)
+
+
+def best(
+    ours: list[Contender], rivals: list[Contender], work: str, **more: Any
+) -> list[Duel]:
+    return [best_of(one.name, rivals, work, **more) for one in ours]
 
 
 def big_messages(
@@ -66,21 +65,18 @@ def big_messages(
     front = (name, where) == ("6 MB", "UNIX")
     lent = made({"send from a pool, {}": lend}) if front else []
     messages = 4 if quick else 600_000_000 // size // 4 * 4
+    against_c = partial(Duel, rival=c_loop.name, against="C loop of send")
     return Race(
         "sockets",
         f"{name}, {where}",
         Work(size, messages, warm=4 if quick else 40, buffers=4),
         [*sends, *puts, *lent, *rivals, c_loop],
         [
-            *(best_of(one.name, rivals, f"{what}: send", front) for one in sends),
-            Duel(
-                "send, uvloop", c_loop.name, f"{what}: send, uvloop", "C loop of send"
-            ),
-            *(best_of(one.name, rivals, f"{what}: put, 3 in flight") for one in puts),
+            *best(sends, rivals, f"{what}: send", front=front),
+            against_c("send, uvloop", work=f"{what}: send, uvloop"),
+            *best(puts, rivals, f"{what}: put, 3 in flight"),
             *(
-                Duel(
-                    one.name, c_loop.name, f"{what}: send from a pool", "C loop of send"
-                )
+                against_c(one.name, work=f"{what}: send from a pool")
                 for one in lent[:1]
             ),
         ],
@@ -88,30 +84,23 @@ def big_messages(
     )
 
 
-def small(quick: bool, batches: int) -> Work:
-    """Messages of 1 KiB, in whole batches."""
-    return Work(1024, (10 if quick else batches) * BATCH, 100 * BATCH, buffers=BATCH)
-
-
 # ---- aiozerocopy ---------------------------------------------------------------------
 
 
 async def send(job: Job) -> None:
     async with opened(job) as stream:
-        for messages in job.messages_in_turn(are_bytes=job.kind == "bytes"):
-            for message in messages:
-                await stream.send(message)
+        for message in job.messages_in_turn(are_bytes=job.kind == "bytes"):
+            await stream.send(message)
 
 
 async def lend(job: Job) -> None:
     pool = FramePool(job.size, slots=job.buffers)
     async with pool, wrap_socket(job.fd, peer="reads") as stream:
         frames = [pool.acquire_nowait() for _ in range(job.buffers)]
-        for frame, piece in zip(frames, job.pieces(), strict=True):
+        for frame, piece in zip(frames, job.pieces, strict=True):
             frame.view[:] = piece
-        for messages in job.in_turn(frames, 1):
-            for frame in messages:
-                await stream.send(frame)
+        for frame in job.in_turn(frames, 1):
+            await stream.send(frame)
         job.end()
         for frame in frames:
             frame.release()
@@ -119,21 +108,19 @@ async def lend(job: Job) -> None:
 
 async def put(job: Job) -> None:
     async with opened(job) as stream:
-        for messages in job.messages_in_turn():
-            flying: collections.deque[Ticket] = collections.deque()
-            for message in messages:
-                if len(flying) == IN_FLIGHT:
-                    await flying.popleft()
-                flying.append(await stream.put(message))
-            for ticket in flying:
-                await ticket
+        flying: collections.deque[Ticket] = collections.deque()
+        for message in job.messages_in_turn():
+            if len(flying) == IN_FLIGHT:
+                await flying.popleft()
+            flying.append(await stream.put(message))
+        for ticket in flying:
+            await ticket
 
 
 async def send_many(job: Job) -> None:
     async with opened(job) as stream:
-        for batches in job.batches():
-            for batch in batches:
-                await stream.send_many(batch)
+        for batch in job.batches():
+            await stream.send_many(batch)
 
 
 @asynccontextmanager
@@ -168,10 +155,9 @@ async def write_and_drain(job: Job) -> None:
         assert writer is not None
     else:
         writer = await stream_writer(job)
-    for messages in job.messages_in_turn():
-        for message in messages:
-            writer.write(message)
-            await writer.drain()
+    for message in job.messages_in_turn():
+        writer.write(message)
+        await writer.drain()
     await closed(writer)
     if process is not None:
         await process.wait()
@@ -179,19 +165,17 @@ async def write_and_drain(job: Job) -> None:
 
 async def writelines_and_drain(job: Job) -> None:
     writer = await stream_writer(job)
-    for batches in job.batches():
-        for batch in batches:
-            writer.writelines(batch)
-            await writer.drain()
+    for batch in job.batches():
+        writer.writelines(batch)
+        await writer.drain()
     await closed(writer)
 
 
 async def sock_sendall(job: Job) -> None:
     loop = asyncio.get_running_loop()
     with job.socket() as sock:
-        for messages in job.messages_in_turn(are_bytes=job.kind == "bytes"):
-            for message in messages:
-                await loop.sock_sendall(sock, message)
+        for message in job.messages_in_turn(are_bytes=job.kind == "bytes"):
+            await loop.sock_sendall(sock, message)
 
 
 async def stream_writer(job: Job) -> asyncio.StreamWriter:

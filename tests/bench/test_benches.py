@@ -11,15 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench import (
-    encode,
-    ffmpeg,
-    pipes,
-    receive,
-    relay,
-    results,
-    sockets,
-)
+from bench import encode, ffmpeg, pipes, receive, relay, results, ring, sockets
 from bench.__main__ import BENCHES
 from bench.processes import Lab
 from bench.race import Lacking, Race, Work, WrongBytes
@@ -102,6 +94,7 @@ def one_other_byte(pattern: Callable[..., str]) -> Callable[..., str]:
         pytest.param(sockets, "send, asyncio", 1, marks=pytest.mark.slow),
         (receive, "receive_exactly, asyncio", 1),
         pytest.param(relay, "relay, asyncio", 1, marks=pytest.mark.slow),
+        pytest.param(ring, "ring", 0, marks=pytest.mark.slow),
         pytest.param(pipes, "open_process, send, asyncio", 0, marks=pytest.mark.slow),
         pytest.param(ffmpeg, "put, asyncio", 0, marks=pytest.mark.slow),
     ],

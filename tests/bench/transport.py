@@ -5,15 +5,14 @@ the contender answers with what it got; its CPU time is told.
 """
 
 import asyncio
-import os
-import select
+import socket
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from bench.feeding import LOOPS, RIVAL_LOOPS, fed, in_python, needs_of, tcp_link
-from bench.processes import Crew, Lab, worker
-from bench.race import Contender, Duel, Race, Run, Work, WrongBytes, best_of
+from bench.feeding import LOOPS, RIVAL_LOOPS, fed, in_python, python_sink, tcp_link
+from bench.processes import Lab
+from bench.race import Contender, Duel, Race, Work, best_of
 from bench.worker import Job
 
 SIZES = {"1 KiB": 1 << 10, "64 KiB": 64 << 10, "6 MB": 6_000_000}
@@ -21,29 +20,26 @@ MESSAGES = {"1 KiB": 40_000, "64 KiB": 4_000, "6 MB": 500}
 
 
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
+    """Ours on asyncio's loop beside its own transports, on uvloop beside the best."""
     for name, size in SIZES.items():
         for way, make in (("one way", one_way), ("echo", echo)):
             messages = 8 if quick else MESSAGES[name] // (5 if way == "echo" else 1)
             ours = [make(lab, f"ours, {loop}", loop, True) for loop in LOOPS]
             rivals = [make(lab, loop, loop, False) for loop in RIVAL_LOOPS]
             what = f"{name} messages" + " there and back" * (way == "echo")
+            unit: Any = {"unit": "messages"}
+            beside = (f"{what}: azc.transport, asyncio", "asyncio's transport")
             yield Race(
                 "transport",
                 f"{name}, Protocol, {way}",
                 Work(size, messages, warm=max(4, messages // 40 * 4), buffers=4),
                 [*ours, *rivals],
-                [*duels(f"{what}: azc.transport", rivals)],
+                [
+                    Duel("ours, asyncio", "asyncio", *beside, **unit),
+                    best_of("ours, uvloop", rivals, f"{what}: azc.transport", **unit),
+                ],
                 extra=name == "6 MB" or (name, way) == ("64 KiB", "echo"),
             )
-
-
-def duels(work: str, rivals: list[Contender]) -> Iterator[Duel]:
-    """On asyncio's loop beside its own transports, on uvloop beside the best of all."""
-    on_asyncio = f"{work}, asyncio"
-    yield Duel(
-        "ours, asyncio", "asyncio", on_asyncio, "asyncio's transport", "messages"
-    )
-    yield best_of("ours, uvloop", rivals, work, unit="messages")
 
 
 def one_way(lab: Lab, name: str, loop: str, is_ours: bool) -> Contender:
@@ -51,27 +47,9 @@ def one_way(lab: Lab, name: str, loop: str, is_ours: bool) -> Contender:
 
 
 def echo(lab: Lab, name: str, loop: str, is_ours: bool) -> Contender:
-    return Contender(name, partial(echoed, lab, name, loop, is_ours), needs_of(loop))
-
-
-def echoed(
-    lab: Lab, name: str, loop: str, is_ours: bool, work: Work, check: bool
-) -> Run:
-    ours, theirs = tcp_link()
-    told = {**work.told, "pattern": lab.pattern(work), "check": check}
-    with Crew(lab) as crew:
-        try:
-            answers = worker(answer, loop=loop, is_ours=is_ours, fd=ours, **told)
-            crew.start(answers, pass_fds=(ours,))
-            crew.start(worker(ask, fd=theirs, **told), pass_fds=(theirs,))
-        finally:
-            os.close(ours)
-            os.close(theirs)
-        reports = crew.finish()
-    asked = reports["sink"]
-    if asked["wrong"] >= 0:
-        raise WrongBytes(f"{name}: answer {asked['wrong']} is another")
-    return Run(asked["seconds"], reports["sender"]["cpu"], asked["cpu"])
+    answers = in_python(lab, answer, loop, is_ours=is_ours)
+    asks = partial(python_sink, lab, ask, "asyncio")
+    return fed(lab, name, tcp_link, answers, loop, receiver=asks)
 
 
 # ---- one way -------------------------------------------------------------------------
@@ -97,11 +75,10 @@ class Gate(asyncio.Protocol):
 
 async def write(job: Job) -> None:
     transport, gate = await connected(job, Gate)
-    for messages in job.messages_in_turn():
-        for message in messages:
-            transport.write(message)
-            if not gate.is_open.is_set():
-                await gate.is_open.wait()
+    for message in job.messages_in_turn():
+        transport.write(message)
+        if not gate.is_open.is_set():
+            await gate.is_open.wait()
     transport.close()
     await gate.lost
 
@@ -119,41 +96,15 @@ async def connected(job: Job, factory: Any) -> tuple[Any, Any]:
 
 
 def ask(job: Job) -> dict[str, Any]:
-    """Send a message and take the answer at the same time, then the next."""
-    messages = [memoryview(piece) for piece in job.pieces()]
-    answer = memoryview(bytearray(job.size))
-    wrong = -1
-    with job.socket() as sock:
-        ready = select.poll()
-        ready.register(sock, select.POLLIN)
-        for numbers in job.numbers():
-            for number in numbers:
-                message = messages[number % len(messages)]
-                exchange(sock, ready, message, answer)
-                if job.check and wrong < 0 and answer != message:
-                    wrong = number
-    return {"who": "sink", "wrong": wrong}
-
-
-def exchange(
-    sock: Any, ready: select.poll, message: memoryview, answer: memoryview
-) -> None:
-    sent = got = 0
-    while got < len(message):
-        try:
-            if sent < len(message):
-                sent += sock.send(message[sent:])
-        except BlockingIOError:
-            pass
-        ready.modify(sock, select.POLLIN | select.POLLOUT * (sent < len(message)))
-        ready.poll()
-        try:
-            n = sock.recv_into(answer[got:])
-        except BlockingIOError:
-            continue
-        if not n:
-            raise ConnectionError("who answers has left")
-        got += n
+    """Send a message and take the answer, then the next."""
+    messages, answer = job.pieces, memoryview(bytearray(job.size))
+    with socket.socket(fileno=job.fd) as sock:
+        for number in job.numbers():
+            sock.sendall(messages[number % len(messages)])
+            if sock.recv_into(answer, job.size, socket.MSG_WAITALL) < job.size:
+                raise EOFError
+            job.look(number, answer)
+    return job.received()
 
 
 class Echo(Gate):

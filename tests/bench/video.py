@@ -57,10 +57,6 @@ def frames_work(size: tuple[int, int], frames: int, buffers: int, quick: bool) -
     return Work(size[0] * size[1] * 3, frames, warm, buffers)
 
 
-def counted(buffers: int) -> str:
-    return f"{buffers} buffer" + "s" * (buffers > 1)
-
-
 def waves(lab: Lab, size: tuple[int, int], n: int) -> Path:
     """A file of so many RGB frames: waves of colour that move."""
     import numpy
@@ -97,16 +93,12 @@ class Feeder:
 
     def to_check(self, checked: Path) -> list[str]:
         """FFmpeg's output arguments for the file that `compare` reads."""
-        return ["-c", "copy", "-f", "hash", "-hash", "md5", str(checked)]
+        pixels = ["-c:v", "rawvideo", "-pix_fmt", "rgb24"]
+        return [*pixels, "-f", "hash", "-hash", "md5", str(checked)]
 
-    def compare(self, work: Work, checked: Path) -> None:
-        """Raises: WrongBytes: FFmpeg has got others."""
-        data = memoryview(Path(self.lab.pattern(work)).read_bytes())
-        expected = hashlib.md5(usedforsecurity=False)
-        for number in range(work.warm + work.messages):
-            at = number % work.buffers * work.size
-            expected.update(data[at : at + work.size])
-        if checked.read_text().strip().lower() != f"md5={expected.hexdigest()}":
+    def compare(self, work: Work, checked: Path, md5: str) -> None:
+        """Raises: WrongBytes: FFmpeg has got others than the sender says it sent."""
+        if checked.read_text().strip().lower() != f"md5={md5}":
             raise WrongBytes(f"{self.name}: FFmpeg has got other bytes")
 
     def pattern(self, work: Work) -> str:
@@ -121,7 +113,6 @@ class Feeder:
             work = replace(work, messages=n, warm=warm)
         usual = self.how.get("output", ["-f", "null", "-"])
         told = {"check": check, "progress": str(progress)} | work.told
-        told |= {"reference": str(self.lab.path / "reference")}
         told |= {"output": self.to_check(checked) if check else [*usual]}
         sender = self.lab.reports(self._sender(work, {**self.how, **told}))["sender"]
         lines = progress.read_text().split()
@@ -129,8 +120,16 @@ class Feeder:
         if int(seen) != (sent := work.warm + work.messages):
             raise WrongBytes(f"{self.name}: FFmpeg saw {seen} frames, not {sent}")
         if check:
-            self.compare(work, checked)
+            self.compare(work, checked, sender.get("md5") or self._md5(work))
         return Run(sender["seconds"], sender["cpu"], sender["children_cpu"])
+
+    def _md5(self, work: Work) -> str:
+        data = memoryview(Path(self.lab.pattern(work)).read_bytes())
+        digest = hashlib.md5(usedforsecurity=False)
+        for number in range(work.warm + work.messages):
+            at = number % work.buffers * work.size
+            digest.update(data[at : at + work.size])
+        return digest.hexdigest()
 
     def _sender(self, work: Work, how: dict[str, Any]) -> list[str]:
         way, pattern = how.pop("way"), self.pattern(work)
@@ -143,7 +142,7 @@ class Feeder:
             numbers = (work.size, work.buffers, work.warm, work.messages)
             program = [self.lab.program(way), *map(str, numbers), pattern]
             return ["env", *settings, *program, *command]
-        return worker(way, **{**how, "pattern": pattern, "command": command})
+        return worker(way, **{**how, "pattern": pattern, "sink": command})
 
 
 def contenders(
@@ -164,7 +163,7 @@ def contenders(
 @contextlib.contextmanager
 def their_child(job: Job) -> Iterator[Any]:
     child = subprocess.Popen(
-        job.command,
+        job.sink,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         env={**os.environ, **job.environment},
@@ -173,6 +172,7 @@ def their_child(job: Job) -> Iterator[Any]:
     assert child.stdin is not None
     child.stdin.close()
     expect_success(child.wait())
+    job.end()
 
 
 def expect_success(code: int) -> None:
@@ -181,5 +181,6 @@ def expect_success(code: int) -> None:
 
 
 def tell_frames(job: Job, n: int) -> None:
-    """As FFmpeg does."""
+    """As FFmpeg does, which has ended."""
+    job.end()
     Path(job.progress).write_text(f"frame={n}\n")

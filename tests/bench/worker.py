@@ -14,7 +14,7 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +22,7 @@ from typing import Any
 
 DEFAULTS = {
     "loop": "asyncio",
+    "fd": -1,  # a link's end; without a link the sink is started as a child
     "kind": "memoryview",  # of the buffers, or "bytes"
     "is_ours": False,  # the transport
     "check": False,  # every byte that is received
@@ -55,49 +56,54 @@ class Job(SimpleNamespace):
             "children_cpu": cpu(resource.RUSAGE_CHILDREN),
             **(returned or {}),
         }
-        tell(told)
+        # (in one write, since other processes write to the same pipe)
+        os.write(1, json.dumps(told).encode() + b"\n")
 
     # -- what is sent
 
     def data(self) -> bytes:
         return Path(self.pattern).read_bytes()
 
+    @cached_property
     def pieces(self) -> list[bytes]:
         """The contents of each buffer."""
         data = self.data()
         return [data[at : at + self.size] for at in range(0, len(data), self.size)]
 
-    @cached_property
-    def sent(self) -> list[bytes]:
-        """The same, to compare with."""
-        return self.pieces()
-
-    def messages_in_turn(self, *, are_bytes: bool = False) -> Iterator[Iterable[Any]]:
+    def messages_in_turn(self, *, are_bytes: bool = False) -> Iterator[Any]:
         """The messages of the warm-up, then those that count.
 
         The buffers rotate and never change, so a library that returns before the bytes
         are out is not at a disadvantage.
         """
-        pieces = self.pieces()
-        yield from self.in_turn(pieces if are_bytes else changeable(pieces), 1)
+        pieces = self.pieces
+        return self.in_turn(pieces if are_bytes else changeable(pieces), 1)
 
-    def batches(self) -> Iterator[Iterable[list[memoryview]]]:
+    def batches(self) -> Iterator[list[memoryview]]:
         """The same in batches of all buffers."""
-        buffers = changeable(self.pieces())
-        yield from self.in_turn([buffers], len(buffers))
+        buffers = changeable(self.pieces)
+        return self.in_turn([buffers], len(buffers))
 
-    def in_turn(self, things: list[Any], size: int) -> Iterator[Iterable[Any]]:
+    def in_turn(self, things: list[Any], size: int) -> Iterator[Any]:
         """As many as make the messages, each of which has so many."""
-        yield itertools.islice(itertools.cycle(things), self.warm // size)
-        self.begin()
-        yield itertools.islice(itertools.cycle(things), self.messages // size)
 
-    def numbers(self) -> Iterator[Iterator[int]]:
+        def phases() -> Iterator[Iterator[Any]]:
+            yield itertools.islice(itertools.cycle(things), self.warm // size)
+            self.begin()
+            yield itertools.islice(itertools.cycle(things), self.messages // size)
+
+        return itertools.chain.from_iterable(phases())
+
+    def phases(self) -> Iterator[Iterator[int]]:
         """The numbers of the messages of the warm-up, then of those that count."""
         yield iter(range(self.warm))
         self.begin()
         yield iter(range(self.warm, self.warm + self.messages))
         self.end()
+
+    def numbers(self) -> Iterator[int]:
+        """The same, where nothing is to be done between the two."""
+        return itertools.chain.from_iterable(self.phases())
 
     # -- what is received
 
@@ -111,7 +117,7 @@ class Job(SimpleNamespace):
         """Compare a message, in the round that checks."""
         if self.check:
             # (views are compared item by item, which takes ten times as long)
-            is_right = bytes(message) == self.sent[number % self.buffers]
+            is_right = bytes(message) == self.pieces[number % self.buffers]
             if not is_right and self.wrong < 0:
                 self.wrong = number * self.size
 
@@ -134,15 +140,6 @@ def cpu(who: int = resource.RUSAGE_SELF) -> float:
     """CPU seconds so far, of all threads."""
     use = resource.getrusage(who)
     return use.ru_utime + use.ru_stime
-
-
-def percentile(values: Sequence[float], part: float) -> float:
-    return sorted(values)[int((len(values) - 1) * part)]
-
-
-def tell(report: dict[str, Any]) -> None:
-    # (in one write, since other processes write to the same pipe)
-    os.write(1, json.dumps(report).encode() + b"\n")
 
 
 async def run(job: Job, work: Coroutine[Any, Any, Any]) -> None:
