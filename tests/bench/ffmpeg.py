@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 
 from aiozerocopy import FramePool, open_process
+from aiozerocopy.ffmpeg.binary import ROOMY
 from bench import video
 from bench.processes import Lab
 from bench.race import Race, duels
@@ -90,8 +91,8 @@ async def write(job: Job) -> None:
 
 
 GIVEN: video.Given = {
-    OURS: {"way": put, "environment": video.ROOMY},
-    "C vmsplice, huge pages": {"way": "vmsplice", "environment": video.ROOMY},
+    OURS: {"way": put, "environment": ROOMY},
+    "C vmsplice, huge pages": {"way": "vmsplice", "environment": ROOMY},
     "TurboPipe": {"way": turbopipe, "needs": ["turbopipe"]},
     "stdin.write(buffer.read())": {"way": write},
     UVLOOP: {"way": write_and_drain, "loop": "uvloop"},

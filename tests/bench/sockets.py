@@ -25,10 +25,7 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
         for name, size in SIZES.items():
             yield big_messages(lab, quick, where, link, name, size)
 
-    def small(batches: int) -> Work:
-        n = 10 if quick else batches
-        return Work(1024, n * BATCH, 100 * BATCH, buffers=BATCH)
-
+    small = partial(Work, 1024, warm=100 * BATCH, buffers=BATCH)
     made, what = partial(in_loops, lab, unix_link), "1 KiB messages, UNIX"
     contenders: list[Contender] = []
     duels: list[Duel] = []
@@ -38,14 +35,14 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
         rivals = made(names, RIVAL_LOOPS, kind=kind)
         contenders += [*ours, *rivals]
         duels += best(ours, rivals, f"{what} ({kind}): send", unit="messages")
-    title = "1 KiB, UNIX, one await each"
-    yield Race("sockets", title, small(600), contenders, duels)
+    work = small(messages=BATCH * (10 if quick else 600))
+    yield Race("sockets", "1 KiB, UNIX, one await each", work, contenders, duels)
     ours = made({"send_many of 64, {}": send_many})
     many = {"{} write+drain": write_and_drain, "{} writelines": writelines_and_drain}
     rivals = made(many, RIVAL_LOOPS)
     duels = best(ours, rivals, f"{what}: send_many of 64", unit="messages")
-    title = "1 KiB, UNIX, 64 at a time"
-    yield Race("sockets", title, small(5000), [*ours, *rivals], duels)
+    work = small(messages=BATCH * (10 if quick else 5000))
+    yield Race("sockets", "1 KiB, UNIX, 64 at a time", work, [*ours, *rivals], duels)
 
 
 def best(

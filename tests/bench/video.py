@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from aiozerocopy.ffmpeg.binary import ROOMY as ROOMY
 from aiozerocopy.ffmpeg.binary import find_ffmpeg
 from bench.processes import Lab, worker
 from bench.race import Contender, Lacking, Run, Work, WrongBytes
