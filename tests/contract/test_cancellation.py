@@ -47,19 +47,6 @@ async def test_not_begun_leaves_no_trace(clogged: Link) -> None:
         await stream.send(message(1, 1, 100))
 
 
-async def test_begun_completes_and_the_next_follows(clogged: Link) -> None:
-    data = [message(1, n, BIG) for n in range(3)]
-    pieces = [data[1][:10], data[1][10:500_000], data[1][500_000:]]
-    async with checked(clogged, {1: 3}) as (stream, reader):
-        async with stuck(stream, data[0]) as tasks:
-            tasks.cancel_scope.cancel()
-        poison(data[0])
-        data[0].clear()
-        reader.start()
-        await stream.send(*pieces)
-        await stream.send(data[2])
-
-
 async def test_above_the_rescue_limit_breaks_the_stream(clogged: Link) -> None:
     received = bytearray()
     data, later = message(1, 0, BIG), message(1, 1, 100)

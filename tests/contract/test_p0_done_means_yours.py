@@ -23,17 +23,6 @@ async def test_buffer_is_overwritten_the_instant_send_returns(
             data.clear()
 
 
-async def test_buffers_of_one_message_are_overwritten(link: Link, ours: bool) -> None:
-    async with checked(link, start=True, ours=ours) as (stream, _):
-        for sequence in range(3):
-            data = message(1, sequence, 90_000)
-            head, body, tail = data[:40], data[40:70_000], data[70_000:]
-            await stream.send(head, body, tail)
-            for piece in (head, body, tail):
-                poison(piece)
-                piece.clear()
-
-
 async def test_pending_send_locks_the_buffer(clogged: Link) -> None:
     data = message(1, 0, BIG)
     async with checked(clogged, {1: 1}) as (stream, reader):

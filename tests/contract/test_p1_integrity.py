@@ -1,6 +1,6 @@
 """P1: a receiver sees a prefix of what was sent, in order, messages whole.
 
-One line for threads: test_threads.py; for broadcasts: ../core/test_sending.py.
+After a close: test_p2_no_later_bytes.py; with broadcasts: ../core/test_sending.py.
 """
 
 import random
@@ -8,11 +8,10 @@ import threading
 
 import anyio
 import pytest
-from endings import ENDS, send_and_poison
-from links import BIG, Link, begun, begun_or_sent, checked, reading, stuck, until
-from oracle import Checker, assert_prefix, message, poison
+from links import BIG, Link, begun, checked, reading, stuck, until
+from oracle import Checker, message, poison
 
-from aiozerocopy import SendStream, StreamClosed
+from aiozerocopy import SendStream
 
 pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
@@ -64,21 +63,3 @@ async def test_order_of_calls_is_the_order_of_messages(clogged: Link) -> None:
             await begun(stream, 4)
             await stream.put(message(1, 9, 0))
             reader.start()
-
-
-@pytest.mark.parametrize("end", ["abort", "cancelled aclose"])
-async def test_receiver_sees_a_prefix_after(clogged: Link, end: str) -> None:
-    data = [message(1, sequence, BIG // 3) for sequence in range(6)]
-    received = bytearray()
-    sent = b"".join(data)
-    async with reading(clogged, received.extend, start=False):
-        stream = clogged.sender()
-        async with anyio.create_task_group() as tasks:
-            for count, each in enumerate(data, start=1):
-                tasks.start_soon(send_and_poison, stream, each, StreamClosed)
-                await begun_or_sent(stream, count)
-            await begun(stream)
-            await ENDS[end](stream)
-        assert stream.fileno() == -1
-    assert_prefix(received, sent)
-    assert 0 < len(received) < len(sent)

@@ -6,7 +6,7 @@ The same of pages that were lent: ../core/test_lending.py.
 import anyio
 import pytest
 from endings import ENDS, send_and_poison
-from links import BIG, Link, begun, collected, reading
+from links import BIG, Link, begun, begun_or_sent, collected, reading
 from oracle import assert_prefix, assert_same, message
 
 from aiozerocopy import StreamClosed
@@ -30,15 +30,19 @@ async def test_after_a_cancel_the_message_is_as_it_was(clogged: Link) -> None:
 
 @pytest.mark.parametrize("end", ENDS)
 async def test_after_a_close_nothing_follows(clogged: Link, end: str) -> None:
+    """Each message is cut off, or never begins; the receiver sees a prefix of them."""
     received = bytearray()
-    data = message(1, 0, BIG)
-    sent = bytes(data)
+    data = [message(1, sequence, BIG // 3) for sequence in range(6)]
+    sent = b"".join(data)
     async with reading(clogged, received.extend, start=False):
         stream = clogged.sender()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(send_and_poison, stream, data, StreamClosed)
+            for count, each in enumerate(data, start=1):
+                tasks.start_soon(send_and_poison, stream, each, StreamClosed)
+                await begun_or_sent(stream, count)
             await begun(stream)
             await ENDS[end](stream)
-        assert data == b""
+        assert not any(data)
+        assert stream.fileno() == -1
     assert_prefix(received, sent)
     assert 0 < len(received) < len(sent)

@@ -102,15 +102,3 @@ async def test_takes_half_a_megabyte_at_a_time(clogged: Link) -> None:
             assert stream.stats.bytes_queued <= BIG + (512 << 10)
             tasks.cancel_scope.cancel()
         stream.abort()
-
-
-async def test_others_do_not_come_between(some: Link) -> None:
-    batch = [message(1, n, 20_000) for n in range(20)]
-    async with checked(some, {1: 21}) as (stream, reader):
-        async with stuck(stream, message(1, 0, BIG)) as tasks:
-            batch = [message(1, n, 20_000) for n in range(1, 20)]
-            tasks.start_soon(stream.send_many, batch)
-            await begun(stream, 2)
-            tasks.start_soon(stream.send, message(1, 20, 10))
-            await begun(stream, 3)
-            reader.start()

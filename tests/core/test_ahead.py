@@ -32,7 +32,6 @@ from aiozerocopy import (
 from aiozerocopy._core import channel
 from aiozerocopy._core.ahead import Ahead, Coming
 from aiozerocopy._core.borrows import borrowed
-from aiozerocopy._core.channel import Channel
 from aiozerocopy.frames import Conversion
 
 pytestmark = pytest.mark.anyio
@@ -188,35 +187,6 @@ async def test_refused(
     assert (caught.value.errno, caught.value.total) == (errno.EIO, SMALL.yuv_bytes)
     assert len(pictures) == 1
     await writer.send(PLANES)
-    assert await pictures.next() == PLANES
-
-
-@pytest.mark.parametrize("there", [0, 1, SMALL.yuv_bytes])
-@pytest.mark.parametrize("unread", [0, 3])
-async def test_interrupted_when_it_has_begun(
-    there: int,
-    unread: int,
-    empty: tuple[Pictures, SendStream],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pictures, writer = empty
-    stream = pictures._stream
-    await writer.send(PLANES[unread:][:there])
-    stream._unread = PLANES[:unread]
-    receive_then = Channel.receive_then
-
-    def interrupted(*arguments: Any) -> int:
-        receive_then(*arguments)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Channel, "receive_then", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            pictures.begin_some(1)
-    assert len(pictures) == 0
-    assert stream._unread == PLANES[: min(unread + there, len(PLANES))]
-    assert not known_to(stream)
-    await writer.send(PLANES[unread + there :])
     assert await pictures.next() == PLANES
 
 

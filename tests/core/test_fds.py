@@ -81,27 +81,6 @@ async def test_files_come_with_their_message(files: list[Any]) -> None:
         assert await theirs.receive_fds(100, 3) == (b"none", [])
 
 
-async def test_with_sockets_of_the_standard_library(
-    tmp_path: Path, files: list[Any]
-) -> None:
-    with (
-        open_link("unix", tmp_path) as link,
-        socket.socket(fileno=link.take_read_fd()) as peer,
-    ):
-        async with azc.wrap_socket(link.take_write_fd()) as stream:
-            assert isinstance(stream, azc.UnixStream)
-            await stream.send_fds(b"there", files)
-            got, fds, _, _ = socket.recv_fds(peer, 100, 3)
-            assert got == b"there"
-            for fd in fds:
-                os.set_inheritable(fd, False)
-            assert same(fds, files)
-            socket.send_fds(peer, [b"back"], [file.fileno() for file in files])
-            got, fds = await stream.receive_fds(100, 3)
-            assert got == b"back"
-            assert same(fds, files)
-
-
 async def test_order_with_all_that_is_sent(files: list[Any]) -> None:
     """A recvmsg ends behind bytes that fds came with: so one sees where those were."""
     data = message(1, 0, BIG)

@@ -1,13 +1,9 @@
 """Forks, exits, lost numbers, two loops: who owns what, and for how long."""
 
-import array
 import fcntl
 import gc
-import logging
 import os
 import select
-import threading
-import tracemalloc
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -494,33 +490,12 @@ async def test_nothing_is_kept_of_what_is_over(pipe: Link) -> None:
                 await stream.send(bytes(BIG))
                 await (await stream.put(bytes(BIG)))
                 await stream.send_many([bytes(BIG), b"x"])
+                await stream.send(bytearray(50), b"x" * 49)
+                await stream.put(b"x")
             assert stream._waiter is not None
             operations = stream._waiter.port.operations
             # (one is ready for the next message, where a stream keeps one)
             assert len(operations) <= 1
             assert len(set(borrowed) - before) <= 1
         await until(lambda: not operations and set(borrowed) <= before)
-    assert len(received) == 9 * BIG + 3
-
-
-@pytest.mark.anyio
-async def test_many_objects_leave_nothing_behind(
-    pipe: Link, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.ERROR, "asyncio")  # (it tells of slow callbacks)
-    came = threading.Event()
-    async with reading(pipe, lambda _: came.set()), pipe.sender() as stream:
-        await stream.send(b"warm")
-        await until(came.is_set)  # the reader has its memory
-        tracemalloc.start()
-        try:
-            before, _ = tracemalloc.get_traced_memory()
-            for n in range(3_000):
-                await stream.send(bytearray(50), b"%d" % n)
-                await stream.put(array.array("b", b"x" * 50))
-            await stream.flush()
-            gc.collect()
-            after, _ = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-    assert after - before < 100_000
+    assert len(received) == 9 * BIG + 3 * 101

@@ -312,29 +312,3 @@ class TestFinalizingBuffer:
         assert view.tolist() == tensor.array.tolist()
         del view
         assert told == [1]
-
-    def test_in_any_thread(self) -> None:
-        told: list[str] = []
-        kept = [
-            azc.finalizing_buffer(
-                bytes(5), lambda: told.append(threading.current_thread().name)
-            )
-        ]
-        thread = threading.Thread(target=kept.clear, name="elsewhere")
-        thread.start()
-        thread.join()
-        assert told == ["elsewhere"]
-
-    async def test_after_the_stream_is_closed(self) -> None:
-        told: list[int] = []
-        reader, writer = azc.pipe(size=4096)
-        view = azc.finalizing_buffer(bytes(100_000), lambda: told.append(1))
-        ticket = await writer.put(view)
-        writer.abort()
-        await reader.aclose()
-        with pytest.raises(azc.StreamClosed):
-            await ticket
-        assert not told
-        del view, ticket
-        gc.collect()
-        assert told == [1]

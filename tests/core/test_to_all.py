@@ -2,7 +2,6 @@
 
 import errno
 import gc
-import time
 from collections.abc import AsyncIterator
 from functools import partial
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from oracle import assert_same, payload, poison
 
 import aiozerocopy as azc
 from aiozerocopy._core import to_all
-from aiozerocopy._core.binding import IN_PROGRESS, lib
+from aiozerocopy._core.binding import lib
 from aiozerocopy._core.borrows import Operation, Port
 from aiozerocopy._core.channel import Channel
 from aiozerocopy._core.to_all import Row, Seat, Shared, move_to_copy
@@ -110,46 +109,7 @@ def interrupt(*_: object) -> Any:
     raise KeyboardInterrupt
 
 
-class TestSeat:
-    async def test_of_a_channel_that_has_nothing_ready(self, pairs: Pairs) -> None:
-        seat = Seat()
-        assert seat.take(pairs.channels[0])
-        pairs.channels[0].unbind_port()
-        assert not seat.take(pairs.channels[0])
-        assert (seat.is_taken, seat.tally.away) == (False, 1)
-
-
 class TestSend:
-    async def test_at_once(self, pairs: Pairs) -> None:
-        ready, row = pairs.ready, pairs.row()
-        started = time.monotonic_ns()
-        for _ in range(2):
-            message = Shared([b"ab", b"cd"])
-            assert row.send(range(3), pairs.port, message, started) == {}
-            assert pairs.ready == ready
-            assert [each.views for each in ready] == [[None]] * 3
-            for far in pairs.far:
-                assert await far.receive() == b"abcd"
-        assert pairs.counted() == [(2, 8)] * 3
-        elapsed = time.monotonic_ns() - started
-        assert all(0 < seat.tally.age_ns < elapsed for seat in pairs.seats)
-        assert all(seat.is_taken for seat in pairs.seats)
-
-    async def test_the_numbers_are_those_of_the_row(self, pairs: Pairs) -> None:
-        row = pairs.row()
-        pairs.seats[2].leave()
-        missed = row.send(range(1, 3), pairs.port, Shared([b"ab"]), 0)
-        assert missed == {2: None}
-
-    async def test_one_that_is_closed(self, pairs: Pairs) -> None:
-        pairs.channels[1].abort()
-        missed = pairs.send(Shared([b"ab"]))
-        assert list(missed) == [1]
-        closed = missed[1]
-        assert (closed.done, closed.status) == (True, -errno.ESHUTDOWN)
-        assert (closed.sent, closed.total) == (0, 2)
-        assert [seat.is_taken for seat in pairs.seats] == [True, False, True]
-
     async def test_later(self, pairs: Pairs) -> None:
         data, ready = bytearray(4 * BIG), pairs.ready
         message = Shared([data])
@@ -166,17 +126,6 @@ class TestSend:
         with pytest.raises(BufferError):
             data.append(0)
 
-    async def test_one_of_them_later(self, pairs: Pairs) -> None:
-        """What the others have ready is as it was."""
-        ready, message = pairs.ready, Shared([bytes(100)])
-        await pairs.near[1].put(bytes(4 * BIG))  # (which needs no operation of these)
-        missed = pairs.send(message)
-        assert missed == {1: pairs.near[1]._out and missed[1]}
-        assert missed[1].views == [message.pins]
-        assert pairs.ready[0] is ready[0]
-        assert pairs.ready[2] is ready[2]
-        assert ready[0].views == ready[2].views == [None]
-
     async def test_one_channel_twice(self, pairs: Pairs) -> None:
         """Two messages never have one operation, which holds one message's memory."""
         twin, message = Seat(), Shared([bytearray(4 * BIG)])
@@ -189,24 +138,6 @@ class TestSend:
         assert first is not None
         assert first.views == [message.pins]
         assert pairs.channels[0].stats().queued == 1
-
-    async def test_where_the_operation_is_used_up_nothing_is_sent(
-        self, pairs: Pairs
-    ) -> None:
-        """Another's message borrows its memory by it."""
-        row, other = pairs.row(), bytearray(4 * BIG)
-        begun, near = pairs.ready[1], pairs.near[1]
-        result = near._out.put_bound(pairs.port, begun, other)
-        assert result == IN_PROGRESS
-        assert pairs.send(Shared([b"ab"]), row) == {1: None}
-        assert pairs.counted() == [(1, 2), (0, 0), (1, 2)]
-        with pytest.raises(BufferError):
-            other.append(0)
-        received = bytearray(len(other))
-        await pairs.far[1].receive_exactly(received)
-        await until(lambda: begun.done)
-        assert begun.status == 0
-        assert pairs.send(Shared([b"ab"]), row)[1] is None
 
     @pytest.mark.parametrize("has_left", [False, True])
     async def test_who_has_left_or_whose_operation_was_taken_back_gets_nothing(
