@@ -187,8 +187,7 @@ def wrap_socket(
         if not stat.S_ISSOCK(os.fstat(ours.fd).st_mode):
             raise OSError(errno.ENOTSOCK, f"{sock!r} is not a socket")
         with _borrowed_socket(ours.fd) as our_socket:
-            kind = UnixStream if our_socket.family == socket.AF_UNIX else Stream
-            flags = set_up(our_socket, peer)
+            kind, flags = _kind_of(our_socket), set_up(our_socket, peer)
         return kind(
             ours.channel(flags),
             rescue_limit=rescue_limit,
@@ -458,9 +457,8 @@ def socketpair(*, peer: str = "unknown") -> SocketEnds:
     flags_for(peer)
     one, other = socket.socketpair()
     with one, other:
-        return SocketEnds(
-            unix_stream_over(one, peer=peer), unix_stream_over(other, peer=peer)
-        )
+        ends = (stream_over(end, peer=peer) for end in (one, other))
+        return SocketEnds(*cast("Iterator[UnixStream]", ends))
 
 
 # Twice the usual: the reader stays busy while one message ends and the next begins.
@@ -522,18 +520,14 @@ def set_buffer(sock: socket.socket, unix_buffer: int = UNIX_BUFFER) -> bool:
 def stream_over(
     sock: socket.socket, concurrent: Concurrent = "queue", peer: str = "unknown"
 ) -> Stream:
-    """A stream over a connected socket of ours, which it takes over."""
-    if sock.family == socket.AF_UNIX:
-        return unix_stream_over(sock, concurrent, peer)
+    """A stream over a connected socket of ours, which it takes over.
+
+    Of a Unix socket it is a `UnixStream`.
+    """
     sock.setblocking(False)  # a relay's splice would wait otherwise
-    set_buffer(sock)
-    return Stream(Channel(sock.detach(), OUT), concurrent=concurrent)
+    kind, flags = _kind_of(sock), set_up(sock, peer)
+    return kind(Channel(sock.detach(), flags), concurrent=concurrent)
 
 
-def unix_stream_over(
-    sock: socket.socket, concurrent: Concurrent = "queue", peer: str = "unknown"
-) -> UnixStream:
-    """The same for a Unix socket."""
-    sock.setblocking(False)
-    flags = set_up(sock, peer)
-    return UnixStream(Channel(sock.detach(), flags), concurrent=concurrent)
+def _kind_of(sock: socket.socket) -> type[Stream]:
+    return UnixStream if sock.family == socket.AF_UNIX else Stream

@@ -13,13 +13,13 @@ import os
 import socket
 import sys
 from numbers import Integral, Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import anyio
 import anyio.lowlevel
 
 from aiozerocopy._core.failure import Failure
-from aiozerocopy.opening import Opening, flags_for, stream_over, unix_stream_over
+from aiozerocopy.opening import Opening, flags_for, stream_over
 
 if sys.version_info < (3, 11):  # (anyio needs it there, too)
     from exceptiongroup import ExceptionGroup
@@ -117,7 +117,8 @@ def connect_unix(
     flags_for(peer)
 
     async def connect() -> UnixStream:
-        return unix_stream_over(await connected_unix(path), concurrent, peer)
+        stream = stream_over(await connected_unix(path), concurrent, peer)
+        return cast("UnixStream", stream)
 
     return Opening(connect())
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import ssl
 import struct
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -14,7 +13,7 @@ import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from anyio.abc import ByteSendStream, ByteStream, SocketAttribute
+from anyio.abc import ByteSendStream, SocketAttribute
 from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.file import FileStreamAttribute
 from links import Link, checked, error_in_thread, open_link
@@ -55,40 +54,17 @@ class TestWrappers:
             await whole_sender(_Foreign(ours)).send(item=b"this too")
             assert await theirs.receive(max_bytes=100) == b"this too"
 
-    @pytest.mark.parametrize("scheme", ["http", "https"])
-    async def test_httpcore(
-        self,
-        scheme: str,
-        tls: tuple[ssl.SSLContext, ssl.SSLContext],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        httpcore = pytest.importorskip("httpcore")
-        opened: list[azc.Stream] = []
-
-        async def connect(*, remote_port: int, **_: object) -> azc.Stream:
-            opened.append(await azc.connect_tcp("127.0.0.1", remote_port))
-            return opened[-1]
-
-        async def answer(stream: ByteStream) -> None:
-            buffered = BufferedByteReceiveStream(stream)
-            for _ in range(2):
-                await buffered.receive_until(b"\r\n\r\n", 4096)
-                await stream.send(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes")
-
-        monkeypatch.setattr(anyio, "connect_tcp", connect)
-        server, client = (tls[0], tls[1]) if scheme == "https" else (None, None)
-        async with (
-            azc.serve_tcp(answer, ssl_context=server) as to,
-            httpcore.AsyncConnectionPool(
-                ssl_context=client,
-                socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
-                network_backend=httpcore.AnyIOBackend(),
-            ) as pool,
-        ):
-            for _ in range(2):
-                got = await pool.request("GET", f"{scheme}://localhost:{to.port}/")
-                assert (got.status, got.content) == (200, b"yes")
-            assert len(opened) == 1  # and it was alive the second time
+    async def test_buffered(self, pipe: Link) -> None:
+        async with pipe.receiver() as receiver, pipe.sender() as sender:
+            buffered = BufferedByteReceiveStream(receiver)
+            await sender.send(b"one\ntwo\nthree four")
+            assert await buffered.receive_until(b"\n", 100) == b"one"
+            assert await buffered.receive_exactly(4) == b"two\n"
+            assert await buffered.receive_exactly(5) == b"three"
+            await sender.aclose()
+            assert await buffered.receive() == b" four"
+            with pytest.raises(anyio.EndOfStream):
+                await buffered.receive()
 
     async def test_typed_attributes_of_a_pipe(self, pipe: Link) -> None:
         async with pipe.sender() as stream:

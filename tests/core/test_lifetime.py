@@ -165,20 +165,6 @@ class TestFork:
 class TestNumbers:
     """A stream is its file, never the number: no byte goes to another file."""
 
-    async def test_callers_number_is_anothers(
-        self, adopted: Link, tmp_path: Path
-    ) -> None:
-        checker = Checker()
-        fd = adopted.take_write_fd()
-        async with reading(adopted, checker.feed), azc.open_writer(fd) as stream:
-            other = _put_a_file_at(fd, tmp_path / "other")
-            for sequence in range(3):
-                await stream.send(message(1, sequence, 100_000))
-            assert os.fstat(other).st_size == 0
-            os.close(other)
-        checker.finish()
-        assert checker.counts == {1: 3}
-
     @pytest.mark.parametrize("somewhere", [True, False], ids=["dup lives", "last"])
     @pytest.mark.parametrize("kind", ["pipe", "adopted", "fifo", "pty", "unix"])
     async def test_our_number_is_anothers_during_a_send(

@@ -235,40 +235,29 @@ def test_refused(tmp_path: Path) -> None:
         closed(source)
 
 
-def test_negative_limit(ends: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="queue_limit must be at least 0, not -1"):
-        azc.open_writer(ends[1], queue_limit=-1)
-    assert is_open(ends[1])
-    azc.open_writer(ends[1], queue_limit=0).abort()
-
-
-def test_wrong_direction(ends: tuple[int, int]) -> None:
-    with pytest.raises(io.UnsupportedOperation, match="open for reading only"):
-        azc.open_writer(ends[0])
-    with pytest.raises(io.UnsupportedOperation, match="open for writing only"):
-        azc.open_reader(ends[1])
-    assert all(map(is_open, ends))
-
-
 @linux_only
-def test_what_cannot_be_read(tmp_path: Path) -> None:
+def test_refused_with_these_arguments(ends: tuple[int, int], tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
-    fd = os.open(path, os.O_PATH)
-    with pytest.raises(io.UnsupportedOperation, match="O_PATH"):
-        azc.open_reader(fd)
-    os.close(fd)
-    with path.open() as file, pytest.raises(TypeError, match="binary"):
-        azc.open_reader(file)
-
-
-def test_unknown_peer(ends: tuple[int, int]) -> None:
-    text = "one of 'unknown', 'reads', 'untrusted', not 'nice'"
-    with pytest.raises(ValueError, match=text):
-        azc.open_writer(ends[1], "nice")
-    with pytest.raises(ValueError, match=text):
-        azc.open_reader(ends[0], "nice")
+    unsupported, nice = io.UnsupportedOperation, {"peer": "nice"}
+    peers = "one of 'unknown', 'reads', 'untrusted', not 'nice'"
+    cases: list[tuple[Callable[..., Any], Any, Any, type[Exception], str]] = [
+        (azc.open_writer, ends[0], {}, unsupported, "open for reading only"),
+        (azc.open_reader, ends[1], {}, unsupported, "open for writing only"),
+        (azc.open_reader, os.open(path, os.O_PATH), {}, unsupported, "O_PATH"),
+        (azc.open_reader, path.open(), {}, TypeError, "binary"),
+        (azc.wrap_socket, ends[0], {}, OSError, "is not a socket"),
+        (azc.open_writer, ends[1], nice, ValueError, peers),
+        (azc.open_reader, ends[0], nice, ValueError, peers),
+        (azc.open_writer, ends[1], {"queue_limit": -1}, ValueError, "at least 0, not"),
+    ]
+    for open_it, source, options, error, words in cases:
+        with pytest.raises(error, match=words):
+            open_it(source, **options)
     assert all(map(is_open, ends))
+    for _, source, *_ in cases[2:4]:
+        closed(source)
+    azc.open_writer(ends[1], queue_limit=0).abort()
 
 
 @pytest.mark.parametrize("peer", ["unknown", "reads", "untrusted"])
@@ -429,13 +418,6 @@ async def test_buffer_that_somebody_has_set_stays(size: int | None) -> None:
         async with azc.wrap_socket(one):
             now = same.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
     assert now == 2 * (size or UNIX_BUFFER)
-
-
-def test_wrap_what_is_no_socket(ends: tuple[int, int]) -> None:
-    with pytest.raises(OSError, match="is not a socket") as caught:
-        azc.wrap_socket(ends[0])
-    assert caught.value.errno == errno.ENOTSOCK
-    assert is_open(ends[0])
 
 
 @linux_only

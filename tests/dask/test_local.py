@@ -37,7 +37,7 @@ from aiozerocopy.dask import local  # noqa: E402
 from aiozerocopy.dask.local import AGAIN, BY_PIPE, LARGE, PIPE, WHOLE  # noqa: E402
 from aiozerocopy.dask.messages import pack  # noqa: E402
 from aiozerocopy.dask.unix import PIPES, UnixComm  # noqa: E402
-from aiozerocopy.opening import unix_stream_over  # noqa: E402
+from aiozerocopy.opening import stream_over  # noqa: E402
 
 pytestmark = [
     pytest.mark.anyio,
@@ -50,7 +50,7 @@ DEATHS = int(os.environ.get("AZC_DASK_DEATHS", "3"))  # of each kind
 
 
 def comm_over(sock: socket.socket) -> Any:
-    comm = UnixComm(unix_stream_over(sock), "azc+unix:///here", "azc+unix:///there")
+    comm = UnixComm(stream_over(sock), "azc+unix:///here", "azc+unix:///there")
     comm.remote_info = {PIPES: True}  # as the handshake would tell
     return comm
 
