@@ -35,6 +35,8 @@ _STEADY = (bytes, bytearray, array.array)
 steady_total: Callable[[object], int] = made_by_c("azc_steady_total", _STEADY)
 # Sends bytes, or a copy of a short message of such memory: see csrc/python/messages.h.
 send_at_once: Callable[..., Any] = made_by_c("azc_send_at_once", _STEADY)
+# Receives into a bytearray or a memoryview of bytes.
+receive_at_once: Callable[..., int | None] = made_by_c("azc_receive_at_once", _STEADY)
 
 # These types hold nothing but bytes.
 _PLAIN = frozenset((bytes, bytearray, mmap.mmap))

@@ -25,7 +25,14 @@ from aiozerocopy._core.binding import IN_PROGRESS, ffi, receive_now
 from aiozerocopy._core.borrows import Operation, borrowed
 from aiozerocopy._core.errors import IncompleteReceive
 from aiozerocopy._core.lifetime import NOWHERE, Bound, Stats
-from aiozerocopy._core.pins import content, fill, pin_writable, scratch, unpin
+from aiozerocopy._core.pins import (
+    content,
+    fill,
+    pin_writable,
+    receive_at_once,
+    scratch,
+    unpin,
+)
 from aiozerocopy._core.waiter import checkpoint
 
 if TYPE_CHECKING:
@@ -84,6 +91,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
         self._in = channel
         self._unread = b""
         self._come = ffi.new("uint64_t *")  # what a receive has got at once
+        self._come_at = int(ffi.cast("uintptr_t", self._come))
         # The one going on; or who receives in our place: see `Ahead`.
         self._reception: object = None
 
@@ -179,23 +187,33 @@ class ReceiveStream(Bound, ByteReceiveStream):
         At least ``need`` bytes are received; None: as many as there is room for.  Fds
         that come with them are stored in ``fds``.
 
-        What is there already needs no operation: C stores in ``_come`` how much it was.
-        An operation waits for the rest.  Its pin must live until this returns, since an
-        exception may still come, and then `_keep` needs the bytes.  It must not live
-        longer: a traceback may keep the operation alive, and so its views are cleared.
+        What is there already needs no operation, and for plain memory no pin: C stores
+        in ``_come`` how much it was.  An operation waits for the rest.  Its pin must
+        live until this returns, since an exception may still come, and then `_keep`
+        needs the bytes.  It must not live longer: a traceback may keep the operation
+        alive, and so its views are cleared.
         """
         come = self._come
         come[0] = 0
         view = reception = None
         try:
             try:
+                self._spent += 1
+                if yields := self._spent >= self._budget:
+                    self._spent = 0
+                waits = yields or self._unread or self._loop is NOWHERE
+                if borrow is pin_writable and not waits:
+                    now = receive_at_once(self._in.id, memory, need or 0, self._come_at)
+                    if now is not None:
+                        self._spent += now >> 12
+                        return result(None, now)
                 view = borrow(memory)
                 least = n = len(view)
+                come[0] = min(come[0], n)  # (a signal's handler may have shortened it)
                 if need is not None:
                     least = need
-                yields = self._budget_is_spent(n)
-                waits = yields or self._unread or self._loop is NOWHERE
-                if n and fds is None and not waits:
+                self._spent += n >> 12
+                if n and fds is None and not (waits or come[0]):
                     now = receive_now(self._in.id, view, n, come)
                     if now >= least:
                         return result(view, now)
@@ -207,9 +225,13 @@ class ReceiveStream(Bound, ByteReceiveStream):
                 self._reception = None
                 return received
             except BaseException as error:
+                if view is None and come[0]:
+                    view = borrow(memory)
                 await self._keep(waiter, reception, view, error)
                 raise
         except BaseException as error:
+            if view is None and come[0]:
+                view = borrow(memory)
             await self._keep(waiter, reception, view, error)
             raise
 
@@ -259,7 +281,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
     ) -> None:
         """The call was interrupted: keep what has arrived, then unpin the memory."""
         if n := self._come[0]:
-            unread = content(view, n) + self._unread
+            unread = content(view, min(n, len(view))) + self._unread
             self._unread, self._come[0] = unread, 0  # (as in _fill)
         if reception is None:
             unpin([view])

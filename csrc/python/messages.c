@@ -19,7 +19,7 @@ typedef struct attribute {
     descrgetfunc get;
 } attribute;
 
-static attribute obj, nbytes;
+static attribute obj, nbytes, itemsize;
 
 static bool find(attribute *it, const char *name) {
     PyObject *type = (PyObject *)&PyMemoryView_Type;
@@ -142,9 +142,56 @@ static PyObject *send_at_once(PyObject *steady, PyObject *const *given,
     return result;
 }
 
+/* ---- receiving --------------------------------------------------------- */
+
+/* Of the stable ABI for good, though it is deprecated, and newer headers leave it out: the
+ * limited API of 3.10 has no other function that tells where memory is. */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+PyAPI_FUNC(int) PyObject_AsWriteBuffer(PyObject *, void **, Py_ssize_t *);
+
+static bool holds_bytes(PyObject *memory) {
+    if (PyByteArray_CheckExact(memory)) return true;
+    if (Py_TYPE(memory) != &PyMemoryView_Type) return false;
+    PyObject *size = ask(&itemsize, memory);
+    bool is_one = size && PyLong_AsLong(size) == 1;
+    Py_DecRef(size);
+    return is_one;
+}
+
+static ssize_t receive_into(azc_id channel, PyObject *memory, Py_ssize_t need,
+                            uint64_t *come) {
+    void *room;
+    Py_ssize_t n;
+    if (PyObject_AsWriteBuffer(memory, &room, &n) < 0 || !n) return -1;
+    PyThreadState *state = PyEval_SaveThread();
+    ssize_t r = azc_recv_now(channel, room, (size_t)n, come);
+    PyEval_RestoreThread(state);
+    return r < (need ? need : n) ? -1 : r;
+}
+
+static PyObject *receive_at_once(PyObject *steady, PyObject *const *given,
+                                 Py_ssize_t count) {
+    (void)steady;
+    if (count != 4) return NULL;
+    azc_id channel = PyLong_AsUnsignedLongLong(given[0]);
+    PyObject *memory =
+        holds_bytes(given[1]) ? PyMemoryView_FromObject(given[1]) : NULL;
+    ssize_t r = memory
+                    ? receive_into(channel, memory, PyLong_AsSsize_t(given[2]),
+                                   PyLong_AsVoidPtr(given[3]))
+                    : -1;
+    Py_DecRef(memory);
+    if (r >= 0) return PyLong_FromSsize_t(r);
+    PyErr_Clear();
+    return none();
+}
+
+/* ---- the functions ------------------------------------------------------ */
+
 static void *function(PyMethodDef *method, PyObject *steady) {
-    if (!find(&obj, "obj") || !find(&nbytes, "nbytes")) return NULL;
-    return PyCFunction_NewEx(method, steady, NULL);
+    bool found = find(&obj, "obj") && find(&nbytes, "nbytes") &&
+                 find(&itemsize, "itemsize");
+    return found ? PyCFunction_NewEx(method, steady, NULL) : NULL;
 }
 
 void *azc_steady_total(void *steady) {
@@ -155,6 +202,13 @@ void *azc_steady_total(void *steady) {
 void *azc_send_at_once(void *steady) {
     static PyMethodDef method = {"send_at_once",
                                  (PyCFunction)(void (*)(void))send_at_once,
+                                 METH_FASTCALL, NULL};
+    return function(&method, steady);
+}
+
+void *azc_receive_at_once(void *steady) {
+    static PyMethodDef method = {"receive_at_once",
+                                 (PyCFunction)(void (*)(void))receive_at_once,
                                  METH_FASTCALL, NULL};
     return function(&method, steady);
 }

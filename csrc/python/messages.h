@@ -8,7 +8,7 @@
 #ifndef AZC_MESSAGES_H
 #define AZC_MESSAGES_H
 
-/* Both make a function for Python, to be called by ctypes (cffi would release the GIL).
+/* Each makes a function for Python, to be called by ctypes (cffi would release the GIL).
  * `steady` is a tuple of those types whose memory may be read in user space.  NULL: an
  * exception was raised. */
 
@@ -26,5 +26,11 @@ enum { AZC_SEND, AZC_PUT, AZC_WRITE };
  * has returned and the size of the message; None, and has done nothing, if it is
  * another message. */
 void *azc_send_at_once(void *steady);
+
+/* Its arguments are a channel, a bytearray or a memoryview of bytes, how many of them are
+ * needed (0: all), and the address of a uint64_t.  What has come is stored in the memory,
+ * and there how much it was: see azc_recv_now.  It returns that number if it suffices; or
+ * None, also for other memory. */
+void *azc_receive_at_once(void *steady);
 
 #endif

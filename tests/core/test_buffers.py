@@ -36,6 +36,8 @@ from oracle import assert_same, message, payload, poison
 from tensors import CUDA, OldTensor, OldTensorWithArray, Tensor, TensorThatCopies
 
 from aiozerocopy import SendStream, StreamBroken, socketpair
+from aiozerocopy._core import receiving
+from aiozerocopy._core.pins import receive_at_once
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -447,3 +449,27 @@ async def test_received_is_free_whoever_keeps_the_operation() -> None:
         data.clear()
     assert kept is not None
     assert receiving.result == 1
+
+
+@pytest.mark.parametrize("left", [600, 1000])
+async def test_a_handler_shortens_what_was_received_into(
+    left: int, anyio_backend_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has left comes with the next receive, and nothing from beyond it."""
+    if anyio_backend_name == "trio":
+        pytest.skip("every receive pins its memory there")
+    buffer = bytearray(1000)
+
+    def interrupted(*arguments: Any) -> None:
+        receive_at_once(*arguments)
+        del buffer[left:]
+        raise KeyboardInterrupt
+
+    near, far = socketpair()
+    async with near, far:
+        await near.send(data := bytes(payload(1, 1010)))
+        assert await far.receive(10) == data[:10]  # it is bound to its loop
+        monkeypatch.setattr(receiving, "receive_at_once", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            await far.receive_exactly(buffer)
+        assert await far.receive() == data[10 : 10 + left]
