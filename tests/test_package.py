@@ -131,15 +131,6 @@ def test_build_without_a_compiler_says_what_to_install(
         assert any(line.strip().startswith(system) for line in said)
 
 
-def test_import_needs_no_extra(tmp_path: Path) -> None:
-    extras = ["imageio_ffmpeg", "moderngl", "numpy", "trio", "uvloop"]
-    code = f"import sys, aiozerocopy; print({{*{extras}}} & {{*sys.modules}})"
-    printed = subprocess.check_output(
-        [sys.executable, "-c", code], cwd=tmp_path, text=True
-    )
-    assert printed == "set()\n"
-
-
 def test_public_names_are_shown_and_no_others() -> None:
     source = (ROOT / "aiozerocopy/__init__.py").read_text()
     exported = set(re.findall(r"import (\w+) as \1$", source, re.MULTILINE))

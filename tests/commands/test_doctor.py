@@ -109,11 +109,10 @@ MACHINES: list[tuple[Callable[[], Finding], Any, str, str]] = [
     (probes.build, lambda patch: patch.setattr(PORTABLE, False), "ok", "-portable"),
     (probes.build, lambda patch: patch.setattr(PORTABLE, True), "limited", "portable"),
     (probes.kernel, ELSEWHERE, "limited", ""),
-    (probes.pipe_size, ELSEWHERE, "missing", "not on this system"),
-    (probes.rwf_nowait, ELSEWHERE, "missing", "not on this system"),
-    (probes.rwf_nosignal, ELSEWHERE, "missing", "not on this system"),
-    (probes.vmsplice, ELSEWHERE, "missing", "not on this system"),
-    (probes.egl_renderer, ELSEWHERE, "missing", "not on this system"),
+    *(
+        (probe, ELSEWHERE, "missing", "not on this system")
+        for probe in (probes.pipe_size, probes.vmsplice, probes.egl_renderer)
+    ),
     (probes.huge_pages, setting(None), "missing", "not on this system"),
     (probes.huge_pages, setting("[always] madvise never\n"), "ok", "always"),
     (probes.huge_pages, setting("always [madvise] never\n"), "ok", "madvise"),
