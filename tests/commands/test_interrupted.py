@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
-import fcntl
 import logging
 import os
 import re
 import shlex
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command import PROGRAM
+from command import PROGRAM, Terminal
 from scripts import ran
 
 from aiozerocopy.commands.ending import ended
@@ -45,47 +41,6 @@ MOMENTS = [
 
 QUICK = [moment for moment in MOMENTS if moment[0].startswith(("serve", "view"))][1:]
 SLOW = pytest.mark.slow
-
-
-class Terminal:
-    """A terminal, and a program in it."""
-
-    def __init__(self, words: list[str], folder: Path, **environment: str) -> None:
-        self.said = ""
-        self._decode = codecs.getincrementaldecoder("utf-8")().decode
-        self._screen, keyboard = os.openpty()
-        size = struct.pack("4H", 24, 200, 0, 0)  # rows and columns
-        fcntl.ioctl(keyboard, termios.TIOCSWINSZ, size)
-        self.process = subprocess.Popen(
-            words,
-            cwd=folder,
-            stdin=keyboard,
-            stdout=keyboard,
-            stderr=keyboard,
-            env=os.environ | {"TERM": "xterm", "TMPDIR": str(folder)} | environment,
-            start_new_session=True,
-        )
-        os.close(keyboard)
-
-    def read_until(self, words: str | None) -> None:
-        """Read until it says that; None: to the end."""
-        while words is None or words not in self.said:
-            try:
-                more = os.read(self._screen, 65536)
-            except OSError:  # nobody has the terminal any more
-                more = b""
-            if not more:
-                assert words is None, self.said
-                return
-            self.said += self._decode(more)
-
-    def __enter__(self) -> Terminal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._screen)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """`serve` and `view`, as two programs that find each other."""
 
-import os
 import re
 import shlex
 import signal
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from command import environment, run, start
+from command import PROGRAM, Terminal, environment, run, start
 from scripts import ran
 
 from aiozerocopy.commands import serve
@@ -139,20 +138,13 @@ def test_a_token_that_no_other_user_sees(
 
 
 @pytest.mark.slow
-def test_a_terminal_shows_the_link_with_the_token_once() -> None:
-    ours, theirs = os.openpty()
+def test_a_terminal_shows_the_link_with_the_token_once(tmp_path: Path) -> None:
     places = ["--web", "0", "--tcp", "0", "--token", "se cret"]
-    with (
-        os.fdopen(ours, "rb", 0) as screen,
-        start("serve", *SMALL, *places, stdout=theirs, stderr=None) as server,
-    ):
-        os.close(theirs)
-        said = b""
-        while b"by a program" not in said:
-            said += screen.read(1024)
-        server.kill()
-    assert re.search(rb"in a browser +http://127.0.0.1:\d+/\?token=se\+cret\r\n", said)
-    assert said.count(b"cret") == 1
+    with Terminal([*PROGRAM, "serve", *SMALL, *places], tmp_path) as terminal:
+        terminal.read_until("by a program")
+    link = r"in a browser +http://127.0.0.1:\d+/\?token=se\+cret\r\n"
+    assert re.search(link, terminal.said)
+    assert terminal.said.count("cret") == 1
 
 
 @pytest.mark.anyio
