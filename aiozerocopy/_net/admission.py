@@ -293,9 +293,7 @@ class Admission:
         return admitted
 
 
-def tokens_of(
-    token: str | bytes | Sequence[str | bytes] | None, name: str = "token"
-) -> tuple[bytes, ...]:
+def tokens_of(token: str | bytes | Sequence[str | bytes] | None) -> tuple[bytes, ...]:
     """The tokens of which each is right; none if it is None.
 
     Raises: TypeError; ValueError for no token, an empty one, or one that is too long.
@@ -304,16 +302,16 @@ def tokens_of(
         return ()
     several = [token] if isinstance(token, (str, bytes, int)) else token
     if not all(isinstance(each, (str, bytes, bytearray)) for each in several):
-        raise TypeError(f"{name}= must be a string or a list of strings")
+        raise TypeError("token= must be a string or a list of strings")
     tokens = tuple(
         each.encode(errors="surrogateescape") if isinstance(each, str) else bytes(each)
         for each in several
     )
     if not tokens:
-        raise ValueError(f"{name}= is empty: use None for no token")
+        raise ValueError("token= is empty: use None for no token")
     for each in tokens:
         if not 0 < len(each) <= MAX_TOKEN:
-            raise ValueError(f"{name}= has 1 to {MAX_TOKEN} bytes, not {len(each)}")
+            raise ValueError(f"token= has 1 to {MAX_TOKEN} bytes, not {len(each)}")
     return tokens
 
 

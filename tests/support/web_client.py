@@ -95,10 +95,10 @@ async def connected(to: Any, trust: ssl.SSLContext | None = None) -> AsyncIterat
             yield await TLSStream.wrap(stream, hostname="localhost", ssl_context=trust)
 
 
-async def until_seen(stream: Any, end: bytes, times: int = 1) -> bytes:
-    """Return what arrives, once it has this end so many times."""
+async def until_seen(stream: Any, end: bytes) -> bytes:
+    """Return what arrives, once it has this end."""
     data = b""
-    while data.count(end) < times:
+    while end not in data:
         data += await stream.receive()
     return data
 
