@@ -7,8 +7,8 @@ and `drained` mean that the buffers are yours again, every buffer counts its byt
 no error is swallowed.
 
 Each module says what it has.  One imports those before it, never those after:
-readiness, lifetime, writing, reading, socket_transport, tls,
-connections, server, asyncio_streams, files, loops.
+readiness, reading, socket_transport, tls, connections, server, asyncio_streams, files,
+loops.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    from aiozerocopy.transport.lifetime import Lifetime
     from aiozerocopy.transport.tls import Secure
 
     Connected = SocketTransport | TLSTransport
@@ -228,7 +227,7 @@ async def begun(
     return top, protocol
 
 
-async def made(transport: Lifetime) -> None:
+async def made(transport: SocketTransport) -> None:
     """Return once connection_made was called; raises what that does."""
     try:
         await asyncio.sleep(0)  # let others run, as the loop's own does

@@ -6,9 +6,9 @@ import asyncio
 from typing import IO, Any
 
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
-from aiozerocopy.transport.lifetime import os_error
+from aiozerocopy.transport.reading import os_error
+from aiozerocopy.transport.socket_transport import SocketTransport
 from aiozerocopy.transport.tls import TLSTransport
-from aiozerocopy.transport.writing import Writing
 
 PIECE = 256 << 10  # bytes of what has no fd, at a time
 
@@ -40,7 +40,7 @@ async def sendfile(
         loop = asyncio.get_running_loop()
         return await loop.sendfile(transport, file, offset, count, fallback=fallback)
     _check(transport, file, offset, count)
-    if isinstance(transport, Writing) and _has_fd(file):
+    if isinstance(transport, SocketTransport) and _has_fd(file):
         return await _by_the_kernel(transport, file, offset, count)
     if fallback:
         return await _in_pieces(transport, file, offset, count)
@@ -51,7 +51,7 @@ async def sendfile(
 
 def takes(transport: object) -> bool:
     """Can `sendfile` send through it, without the help of its loop?"""
-    return isinstance(transport, Writing | TLSTransport)
+    return isinstance(transport, SocketTransport | TLSTransport)
 
 
 def _check(transport: Any, file: IO[bytes], offset: int, count: int | None) -> None:
@@ -75,7 +75,7 @@ def _has_fd(file: IO[bytes]) -> bool:
 
 
 async def _by_the_kernel(
-    transport: Writing, file: IO[bytes], offset: int, count: int | None
+    transport: SocketTransport, file: IO[bytes], offset: int, count: int | None
 ) -> int:
     relay = transport._stream.send_file(file, offset, count)
     try:

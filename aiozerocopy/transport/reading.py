@@ -1,24 +1,78 @@
-"""The reading side of a transport: what comes goes to the protocol, or waits.
+"""A transport's way from connection_made to connection_lost, and what it reads.
 
-The loop tells when there is something to read.  A `Protocol` gets what was there, at
-most `MESSAGE` or `BULK` bytes, as one bytes object into which the kernel has written
-it; a `BufferedProtocol` gets it in its own buffer.
+The states
+    made      connection_made is called next
+    open      the protocol hears of what comes
+    closing   by `close`, or at the end of what comes: nothing is read any more, and
+              what was written goes out
+    lost      the fd is closed; connection_lost will be called, or was
 
-There is one read in each turn of the loop, so that the program finds the data in the
-processor's cache, and can pause before it has too much.
+Who owns what
+    the fd         is the stream's, which writes to it
+    the buffers    are C's as long as an operation uses them, whatever becomes of us
+    the transport  is the loop's while it is read from, and the port's while anything
+                   is queued: so a program may drop it once it has closed it
 
-While reading is paused the fd is watched until there is something to read: most pauses
-are over by then, and so cost nothing.
+Reading.  The loop tells when there is something to read.  A `Protocol` gets what was
+there, at most `MESSAGE` or `BULK` bytes, as one bytes object into which the kernel has
+written it; a `BufferedProtocol` gets it in its own buffer.  There is one read in each
+turn of the loop, so that the program finds the data in the processor's cache, and can
+pause before it has too much.  While reading is paused the fd is watched until there is
+something to read: most pauses are over by then, and so cost nothing.
+
+An exception that interrupts the transport itself, as a signal's handler may at any
+line, ends the connection: what was just received may be lost, and then nothing may
+follow it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import errno
+import logging
 from os import read, readv
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core import fork_and_exit as process
-from aiozerocopy.transport.lifetime import Lifetime
+from aiozerocopy._core.sending import SendStream
+from aiozerocopy.transport.readiness import readiness_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiozerocopy._core.channel import Channel
+    from aiozerocopy.opening import HasFileno
+
+log: logging.Logger = logging.getLogger("aiozerocopy")
+
+
+def os_error(error: BaseException) -> OSError:
+    """The kernel's own error, which is what protocols know."""
+    if isinstance(error.__cause__, OSError):
+        return error.__cause__
+    return aborted(str(error))
+
+
+def aborted(why: str) -> ConnectionAbortedError:
+    """The error of something that was not sent."""
+    return ConnectionAbortedError(errno.ECONNABORTED, why)
+
+
+WAS_CLOSED = "it was written to after it was closed"
+WAS_ABORTED = "it was aborted before all was out"
+
+
+class Out(SendStream):
+    """A transport's stream.  Its name outlives its channel, which has the number."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._name = f"<transport fd={channel.fileno()}>"
+        super().__init__(channel)
+
+    def __repr__(self) -> str:
+        return self._name
+
 
 # Memory of 128 KiB and more glibc's malloc has from the kernel, page by page, each time
 # anew, until a bigger piece was freed: from then on it keeps pieces up to that size.
@@ -30,23 +84,73 @@ BULK = 256 << 10
 _NOTHING_NOW = (BlockingIOError, InterruptedError)
 
 
-class Reading(Lifetime, asyncio.ReadTransport):
-    """A transport that reads."""
+class Reading(asyncio.Transport):
+    """What of a `SocketTransport` does not write."""
 
-    __slots__ = ()
+    # Attributes are slow in a class whose base has slots, as asyncio's transports have,
+    # unless all are slots.
+    __slots__ = (
+        *("__weakref__", "_loop", "_stream", "_fd", "_readiness", "_context"),
+        *("_handle", "_protocol", "_is_made", "_closing", "_is_lost", "_untold"),
+        *("on_lost", "_is_buffered", "_paused", "_is_watched", "_born", "_size"),
+        *("_has_ended",),
+    )
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._is_buffered = isinstance(self._protocol, asyncio.BufferedProtocol)
+    if TYPE_CHECKING:
+        _extra: dict[str, Any]
+        _protocol: Any
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        stream: Out,
+        protocol: asyncio.BaseProtocol,
+        extra: dict[str, Any],
+        handle: HasFileno | None,
+    ) -> None:
+        super().__init__(extra)
+        self._loop = loop
+        self._stream = stream
+        self._fd = stream.fileno()
+        self.set_protocol(protocol)
+        self._readiness = readiness_in(loop)
+        self.on_lost: Callable[[], object] | None = None  # tells the server
+        # The protocol's own: the caller that connects does not see what it sets.
+        self._context = contextvars.copy_context()
+        # Another object for the same connection, closed after connection_lost.
+        self._handle = handle
+        self._is_made = False
+        self._closing = False
+        self._is_lost = False
+        self._untold: list[Any] = []  # the protocol, until connection_lost is called
         self._paused = False  # by pause_reading
         self._is_watched = False
         self._born = process.generation
         self._size = MESSAGE  # of the next read: as much as the last one got
         self._has_ended = False  # nothing will come any more
 
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._is_buffered = isinstance(protocol, asyncio.BufferedProtocol)
-        super().set_protocol(protocol)
+    def _claim(self, fd: int) -> None:
+        """Let the loop refuse to watch this fd for others, as asyncio's own does."""
+        getattr(self._loop, "_transports", {})[fd] = self
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_lost else "closing" if self._closing else "open"
+        return f"<{type(self).__name__} fd={self._fd} {state}>"
+
+    # -- its beginning ------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Call connection_made, once, and listen; if it raises, the connection ends."""
+        try:
+            self._is_made = True
+            self._claim(self._fd)
+            if self._handle is not None:
+                self._claim(self._handle.fileno())
+            self._context.run(self._protocol.connection_made, self)
+            self._start()
+        except BaseException as error:
+            self._lose(error)
+            raise
 
     # -- flow control -------------------------------------------------------------
 
@@ -123,3 +227,75 @@ class Reading(Lifetime, asyncio.ReadTransport):
         self._stop()
         if not self._protocol.eof_received():
             self.close()
+
+    # -- its end ------------------------------------------------------------------
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def abort(self) -> None:
+        """Close at once: what was written and is not out is lost.
+
+        `drained` raises then, and connection_lost gets None, as asyncio has it.
+        """
+        self._lose(None)
+
+    def _fail(self, error: BaseException, caller: str) -> None:
+        """The protocol, or the transport itself, has raised: end the connection."""
+        if isinstance(error, Exception):
+            self._report(error, caller)
+        self._lose(error)
+
+    def _report(self, error: BaseException, caller: str) -> None:
+        self._loop.call_exception_handler(
+            {
+                "message": f"the protocol of a transport failed in {caller}",
+                "exception": error,
+                "transport": self,
+                "protocol": self._protocol,
+            }
+        )
+
+    def _lose(self, error: BaseException | None) -> None:
+        """Close the fd now, and call connection_lost soon.  May be called twice."""
+        self._closing = True
+        if self._is_lost:
+            return
+        if error is not None and self._loop.get_debug():
+            log.debug("%r is lost: %r", self, error)
+        try:
+            self._is_lost = True  # (what ends by the abort comes back here)
+            self._readiness.forget(self._fd)
+            self._stream.abort()
+            if self._is_made and self._protocol is not None:
+                self._untold = [self._protocol]
+            for _ in range(2):  # the first may be interrupted before it has begun
+                self._loop.call_soon(self._end, error, context=self._context)
+        except BaseException:
+            self._is_lost = False
+            raise
+
+    def _end(self, error: BaseException | None) -> None:
+        """Call connection_lost.  Called by the loop, more than once."""
+        try:
+            if self._untold:
+                self._untold.pop().connection_lost(error)
+        finally:
+            if not self._untold:
+                self._protocol = None
+                if self._handle is not None:
+                    self._handle.close()
+                on_lost, self.on_lost = self.on_lost, None  # (which refers to us)
+                if on_lost is not None:
+                    on_lost()
+
+    # -- what can be asked --------------------------------------------------------
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+        self._is_buffered = isinstance(protocol, asyncio.BufferedProtocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """The protocol that is called; None once connection_lost was."""
+        protocol: asyncio.BaseProtocol = self._protocol
+        return protocol

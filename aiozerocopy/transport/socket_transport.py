@@ -1,33 +1,328 @@
-"""The transport of a connected stream socket."""
+"""The transport of a connected stream socket: write, writelines, write_eof, and flow
+control; `reading` has the rest of its life.
+
+The path of one write
+    `write` calls `send_at_once` in C, which sends at once if nothing is queued.  What
+    is left stays in C's queue, in order, and the pump sends it, without the loop and
+    without the GIL.  Nothing is copied, except buffers that are so small that a copy is
+    cheaper than to borrow them.
+
+The states of a buffer, and who owns it
+    out       the caller's again when `write` returns: most are
+    queued    borrowed: its memory stays where it is, and must not be changed until it
+              is out.  `_pending` has its operation
+    over      its operation has ended, by an error maybe: the caller's again
+
+Flow control.  The protocol is paused as soon as more than the high-water mark is
+queued, and also as soon as anything is queued that its owner could change: then
+`StreamWriter.drain` waits until that is out, and a program that uses a buffer again
+after it sends what it meant to.  It is resumed once both are over.
+
+An exception that interrupts a `write`, by a signal's handler, takes the buffers back:
+of that message either nothing goes out, or all of it, from a copy.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import os
 import socket
 from asyncio.trsock import TransportSocket
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core.channel import OUT, Channel
+from aiozerocopy._core.binding import IN_PROGRESS
+from aiozerocopy._core.borrows import Operation, or_undo_now
+from aiozerocopy._core.channel import OUT, WRITE, Channel
+from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy._core.failure import Failure
+from aiozerocopy._core.groups import joined
+from aiozerocopy._core.pins import nbytes, send_at_once
+from aiozerocopy._core.sending import RESCUE_LIMIT
+from aiozerocopy._core.waiter import current_loop
 from aiozerocopy.opening import set_buffer
-from aiozerocopy.transport.lifetime import Out
-from aiozerocopy.transport.reading import Reading
-from aiozerocopy.transport.writing import Writing
+from aiozerocopy.transport.reading import (
+    WAS_ABORTED,
+    WAS_CLOSED,
+    Out,
+    Reading,
+    aborted,
+    os_error,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    from typing_extensions import Buffer
+
+    from aiozerocopy._core.relaying import Relay
+
+HIGH = 64 << 10  # bytes queued, above which the protocol is paused
+_NO_BUDGET = (1 << 32) - 1  # a write never yields to the loop
 
 
-class SocketTransport(Writing, Reading, asyncio.Transport):
+class SocketTransport(Reading):
     """Both directions of a TCP or Unix connection: an `asyncio.Transport`.
 
     Made by `create_connection` and its like.
     """
 
-    # For asyncio's TLS above it, as `_protocol_paused` and `_paused` are.
-    _start_tls_compatible = True
-    _force_close = Writing._lose
+    __slots__ = (  # (as in `Reading`; a program may have attributes of its own here)
+        *(
+            "__dict__",
+            "_out",
+            "_port",
+            "_pending",
+            "_files",
+            "_borrowing",
+            "_failure",
+            "_high",
+        ),
+        *("_low", "_protocol_paused", "_eof"),
+    )
+    _start_tls_compatible = True  # asyncio asks this before it puts TLS over it
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._out = self._stream._out
+        self._port = self._stream._enter().port
+        # What is queued, first in, first out.
+        self._pending: collections.deque[Operation] = collections.deque()
+        self._files: set[Relay] = set()  # that are being sent
+        # The last operation whose memory its owner may change.
+        self._borrowing: Operation | None = None
+        self._high, self._low = HIGH, HIGH // 4
+        self._protocol_paused = False  # is the protocol?
+        self._eof = False
+        self._failure: Failure[OSError] | None = None  # why something is not out
+
+    # -- writing ------------------------------------------------------------------
+
+    def write(self, data: Buffer) -> None:
+        """Send the bytes of any C-contiguous buffer, after all that was written before.
+
+        What is not out when this returns is borrowed: it must not be changed before
+        `drained`, or ``drain`` of the `StreamWriter`, has returned.  (Up to 4 KiB are
+        copied instead, and so are yours at once.)
+
+        After the connection was lost nothing is sent, and `drained` raises.
+
+        Raises:
+            TypeError, BufferError, ValueError: not a buffer that can be sent; nothing
+                of it was.
+            RuntimeError: after write_eof.
+        """
+        out = self._out
+        ready = out.ready
+        if ready is None:
+            if not nbytes(data) or not self._is_writable():
+                return
+            out.bind_port(self._port, _NO_BUDGET)
+            ready = out.ready
+            if ready is None:  # we are a forked child
+                return
+        try:
+            try:
+                found = send_at_once(out.id, ready.views, data, WRITE)
+                if found == 0:
+                    return
+                result = out.go_on(self._port, ready, data, WRITE, found)
+                self._queued(ready, result, found is not None or _is_fixed(data))
+            except BaseException:
+                out.take_back_blocking(self._port, ready, RESCUE_LIMIT)
+                raise
+        except BaseException:
+            out.take_back_blocking(self._port, ready, RESCUE_LIMIT)
+            raise
+
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        """Send several buffers as `write` does, by one system call if that can be."""
+        items = [data for data in list_of_data if nbytes(data)]
+        if not items or not self._is_writable():
+            return
+        if len(items) == 1:
+            self.write(items[0])
+        elif block := joined(items):
+            self.write(block)
+        else:
+            self._write_pieces(items)
+
+    def _write_pieces(self, items: list[Buffer]) -> None:
+        out, operation = self._out, Operation(self._port, [])
+
+        def write() -> None:
+            result = out.submit(self._port, operation, items)
+            self._queued(operation, result, all(map(_is_fixed, items)))
+
+        back = out.take_back_blocking
+        or_undo_now(write, partial(back, self._port, operation, RESCUE_LIMIT))
+
+    def _is_writable(self) -> bool:
+        """Raises: RuntimeError after write_eof."""
+        if self._eof:
+            raise RuntimeError("nothing can be written after write_eof")
+        if self._is_lost and self._failure is None:
+            self._failure = Failure(aborted(WAS_CLOSED))
+        return not self._is_lost
+
+    def _queued(self, operation: Operation, result: int, is_fixed: bool) -> None:
+        """Go on after a call into C, which has sent it, queued it or refused it."""
+        if result >= 0:
+            return
+        if result != IN_PROGRESS:
+            error = self._out.refused(result, operation.total)
+            if isinstance(error, (StreamBroken, StreamClosed)):
+                self._break(error)
+                return
+            try:
+                raise error  # nothing of it was sent, and the next may be
+            finally:
+                del error  # (as in SendStream._fail)
+        self._pending.append(operation)
+        if not is_fixed:
+            self._borrowing = operation
+        operation.listen(self._advance)
+        if not self._protocol_paused:
+            self._pause_if_full()
+
+    def write_eof(self) -> None:
+        """Tell the peer that no more will come, once all is out; read on."""
+        if self._closing or self._eof:
+            return
+        self._eof = True
+        self._out.unbind_port()  # so that `write` looks
+        self._finish()
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Read no more; send what was written, then call connection_lost(None)."""
+        if self._is_lost:
+            return
+        self._closing = True
+        self._stop()
+        self._finish()
+
+    async def drained(self) -> None:
+        """Return when all that was written is out, and the buffers are yours again.
+
+        Raises:
+            OSError: not all of it is out, nor will be; but the buffers are yours.
+                It is what connection_lost has got, or ConnectionAbortedError.
+        """
+        if self._pending:
+            last, loop = self._pending[-1], current_loop()
+            while not last.done:
+                await loop.park(last)
+        if self._failure is not None:
+            raise self._failure.again()
+
+    # -- what was queued, and its end ---------------------------------------------
+
+    def _advance(self) -> None:
+        """Something that was queued has ended.  May be called twice."""
+        try:
+            self._forget_ended()
+            if self._protocol_paused and not self._is_lost:
+                self._resume_if_empty()
+            self._finish()
+        except BaseException as error:
+            self._fail(error, "the end of a write")
+            raise
+
+    def _forget_ended(self) -> None:
+        pending = self._pending
+        while pending and pending[0].done:
+            operation = pending[0]
+            if operation.status < 0 and not (
+                operation.was_dropped or operation.was_rescued
+            ):
+                self._break(operation.failure())
+            if pending and pending[0] is operation:  # (an abort ends them all)
+                pending.popleft()
+
+    def _finish(self) -> None:
+        self._forget_ended()  # one that was interrupted may have told nobody
+        if self._pending or self._files or self._is_lost:
+            return
+        if self._closing:
+            self._lose(None)
+        elif self._eof:
+            try:
+                self._out.shutdown()
+            except (StreamBroken, StreamClosed) as error:
+                self._break(error)
+
+    def _break(self, error: Exception) -> None:
+        """What was written cannot be sent."""
+        failure = os_error(error)
+        if self._failure is None:
+            self._failure = Failure(failure)
+        self._lose(failure)
+
+    def _lose(self, error: BaseException | None) -> None:
+        if not self._is_lost and self._failure is None:
+            if isinstance(error, OSError):
+                self._failure = Failure(error)
+            elif self._pending or self._files:
+                self._failure = Failure(aborted(WAS_ABORTED))
+        super()._lose(error)
+
+    _force_close = _lose  # by this name asyncio's TLS calls it
+
+    # -- flow control -------------------------------------------------------------
+
+    def get_write_buffer_size(self) -> int:
+        """How many bytes are queued here; the kernel may have more."""
+        return self._out.stats().queued_bytes
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low, self._high
+
+    def set_write_buffer_limits(
+        self, high: int | None = None, low: int | None = None
+    ) -> None:
+        """Pause the protocol above ``high`` bytes, resume it at ``low``.
+
+        Raises:
+            ValueError: not 0 <= low <= high.
+        """
+        if high is None:
+            high = HIGH if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        if not 0 <= low <= high:
+            raise ValueError(
+                f"0 <= low <= high is required, not low={low!r} and high={high!r}"
+            )
+        self._high, self._low = high, low
+        if self._pending and not self._protocol_paused and not self._is_lost:
+            self._pause_if_full()
+
+    def _is_borrowing(self) -> bool:
+        """Is something queued that its owner could change?"""
+        return self._borrowing is not None and not self._borrowing.done
+
+    def _pause_if_full(self) -> None:
+        if self._is_borrowing() or self.get_write_buffer_size() > self._high:
+            self._protocol_paused = True
+            try:
+                self._protocol.pause_writing()
+            except Exception as error:
+                self._report(error, "pause_writing")
+
+    def _resume_if_empty(self) -> None:
+        if not self._is_borrowing() and self.get_write_buffer_size() <= self._low:
+            self._protocol_paused = False
+            try:
+                self._protocol.resume_writing()
+            except Exception as error:
+                self._report(error, "resume_writing")
+
+    # -- what can be asked --------------------------------------------------------
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """What is known: "socket", "sockname" and "peername".
@@ -40,6 +335,13 @@ class SocketTransport(Writing, Reading, asyncio.Transport):
             self._claim(sock.fileno())
             self._extra[name] = TransportSocket(sock)
         return super().get_extra_info(name, default)
+
+
+def _is_fixed(data: object) -> bool:
+    """Can nobody change this memory?"""
+    if type(data) is memoryview:
+        data = data.obj
+    return type(data) is bytes
 
 
 def transport_over(
@@ -59,9 +361,14 @@ def transport_over(
     extra = {"sockname": _name(sock.getsockname), "peername": _name(sock.getpeername)}
     if is_given:
         extra["socket"] = TransportSocket(sock)
-        stream = Out(Channel(os.dup(sock.fileno()), OUT))
-        return SocketTransport.over(stream, protocol, extra, sock)
-    return SocketTransport.over(Out(Channel(sock.detach(), OUT)), protocol, extra)
+    handle = sock if is_given else None
+    loop = asyncio.get_running_loop()
+    stream = Out(Channel(os.dup(sock.fileno()) if is_given else sock.detach(), OUT))
+    try:
+        return SocketTransport(loop, stream, protocol, extra, handle)
+    except BaseException:
+        stream.abort()
+        raise
 
 
 def _name(ask: Callable[[], Any]) -> Any:

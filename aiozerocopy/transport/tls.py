@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from aiozerocopy._core.change import Change
 from aiozerocopy._core.failure import Failure
 from aiozerocopy._core.pins import bytes_of
-from aiozerocopy.transport.lifetime import WAS_ABORTED, WAS_CLOSED, aborted
+from aiozerocopy.transport.reading import WAS_ABORTED, WAS_CLOSED, aborted
 
 if TYPE_CHECKING:
     import ssl
