@@ -1,4 +1,4 @@
-"""`receive_exactly` fills arrays of any kind; `batches` takes many records a step."""
+"""`batches` takes many records a step, as arrays of any kind."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -28,29 +28,6 @@ async def ends() -> AsyncIterator[tuple[azc.ReceiveStream, azc.SendStream]]:
 
 def records(count: int, length: int = 16) -> Any:
     return np.frombuffer(payload(count, count * length), "u1").reshape(count, length)
-
-
-# ---- receive_exactly -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("dtype", "shape"),
-    [
-        *((dtype, (3, 4)) for dtype in DTYPES),
-        *(("f4", shape) for shape in [(), (0, 2)]),
-    ],
-    ids=str,
-)
-async def test_array_of_any_kind_is_filled(dtype: Any, shape: Any, ends: Any) -> None:
-    reader, writer = ends
-    array = np.empty(shape, dtype)
-    data = bytes(payload(1, array.nbytes))
-    await writer.send(data)
-    await reader.receive_exactly(array)
-    assert array.tobytes() == data
-
-
-# ---- batches -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pool", [False, True])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 from interruption import Interruption, Lines
-from links import BIG, open_link
+from links import BIG
 from oracle import message
 
 import aiozerocopy as azc
@@ -72,31 +72,12 @@ def clogged(make: Maker) -> Maker:
     return make_clogged
 
 
-@pytest.fixture
-def tcp(tmp_path: Path) -> Any:
-    """Makes pairs of streams over TCP."""
-    with contextlib.ExitStack() as links:
-
-        async def make() -> Pair:
-            link = links.enter_context(open_link("tcp4", tmp_path))
-            ours = azc.wrap_socket(link.take_write_fd())
-            theirs = azc.wrap_socket(link.take_read_fd())
-            return azc.as_trio(ours), azc.as_trio(theirs)
-
-        yield make
-
-
 async def test_check_one_way_stream() -> None:
     await trio_testing.check_one_way_stream(pipe, clogged(pipe))
 
 
 async def test_check_half_closeable_stream() -> None:
     await trio_testing.check_half_closeable_stream(sockets, clogged(sockets))
-
-
-async def test_check_half_closeable_stream_over_tcp(tcp: Maker) -> None:
-    """(No TCP connection stays clogged for sure: in time some more goes through.)"""
-    await trio_testing.check_half_closeable_stream(tcp, None)
 
 
 # ---- what they do not look at ------------------------------------------------------
