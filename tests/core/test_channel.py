@@ -16,7 +16,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from answering import Answering
+from answering import Answering, interrupt
+from interruption import is_exported
 from unread import SIZE, Unread, is_open
 
 import aiozerocopy as azc
@@ -46,16 +47,6 @@ def port() -> Iterator[Port]:
 
 
 # ---- operations and ports -----------------------------------------------------------
-
-
-def is_borrowed(data: bytearray) -> bool:
-    """Whether its memory is held, so that it cannot be resized."""
-    try:
-        data.append(0)
-    except BufferError:
-        return True
-    del data[-1]
-    return False
 
 
 class TestOperation:
@@ -89,9 +80,9 @@ class TestOperation:
         operation = Operation(port, [pin(data)])
         operation.end(0, 0, constants.AZC_KEPT)
         port.forget(operation)
-        assert is_borrowed(data)
+        assert is_exported(data)
         borrows.give_back(operation.token)
-        assert not is_borrowed(data)
+        assert not is_exported(data)
 
 
 class TestEvents:
@@ -106,7 +97,7 @@ class TestEvents:
             token=operation.token, status=status, bytes=0, outcome=constants.AZC_DROPPED
         )
         borrows._note(event, {})
-        assert is_borrowed(data) is (status != 0)
+        assert is_exported(data) is (status != 0)
         operation.end(0, 0, 0)
 
     @pytest.mark.parametrize("status", [constants.AZC_ROOM, constants.AZC_COPIED])
@@ -145,7 +136,7 @@ class TestClose:
         assert select.select([port.fileno()], [], [], 10)[0]
         assert port.close() is True
         assert operation.done
-        assert not is_borrowed(data)
+        assert not is_exported(data)
 
     def test_not_while_an_operation_is_on_its_way(self, pipe: Unread) -> None:
         port = Port()
@@ -153,7 +144,7 @@ class TestClose:
         operation = pipe.send(port, data)
         assert port.is_busy() is True
         assert port.close() is False
-        assert is_borrowed(data)
+        assert is_exported(data)
         pipe.read()
         assert port.wait(operation)
         assert port.is_busy() is False
@@ -198,13 +189,13 @@ class TestLost:
         assert number in borrows._lost
         borrows.sweep()
         assert number in borrows._lost  # still on its way
-        assert is_borrowed(data)
+        assert is_exported(data)
         pipe.read()
         ready = select.poll()
         ready.register(lib.azc_port_fd(number), select.POLLIN)
         assert ready.poll(10_000)
         by()
-        assert not is_borrowed(data)
+        assert not is_exported(data)
         assert number not in borrows._lost
         assert lib.azc_port_fd(number) < 0
 
@@ -218,10 +209,6 @@ def bound(pipe: Unread, port: Port) -> Iterator[Unread]:
     yield pipe
     pipe.channel.abort()
     pipe.channel.unbind_port()
-
-
-def interrupt(*_: object) -> Any:
-    raise KeyboardInterrupt
 
 
 def outcome(operation: Operation) -> tuple[bool, int, int, int, int]:

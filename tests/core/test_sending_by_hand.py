@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from answering import InUse, TwiceInterrupted
+from answering import InUse, TwiceInterrupted, interrupt
 from links import until
 from unread import SIZE, is_open
 
@@ -250,9 +250,6 @@ class TestBinding:
     def test_after_an_interruption_it_joins_whichever_loop(
         self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def interrupt(*_: object) -> Any:
-            raise KeyboardInterrupt
-
         async def enter() -> None:
             with monkeypatch.context() as patched:
                 patched.setattr(Waiter, "join", interrupt)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from answering import Answering
+from answering import Answering, interrupt
 from links import until
 from oracle import assert_same, payload, poison
 
@@ -103,10 +103,6 @@ async def pairs() -> AsyncIterator[Pairs]:
     yield made
     for stream in (*made.near, *made.far):
         await stream.aclose(linger=0)
-
-
-def interrupt(*_: object) -> Any:
-    raise KeyboardInterrupt
 
 
 class TestSend:

@@ -34,6 +34,11 @@ def _give(answer: int, *_: object) -> int:
     return answer
 
 
+def interrupt(*_: object) -> Any:
+    """In place of a function: a signal's handler raises there."""
+    raise KeyboardInterrupt
+
+
 class InUse:
     """What is taken back is in use by a system call just then.
 
