@@ -17,8 +17,7 @@ import anyio
 import figures
 import pytest
 import sabotage
-from held import held
-from inventory import FDS, Inventory
+from inventory import FDS, Inventory, held
 
 from aiozerocopy._core import borrows, memory, pins, waiter
 

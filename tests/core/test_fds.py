@@ -14,7 +14,7 @@ import anyio
 import pytest
 import scripts
 from anyio.abc import SocketAttribute, SocketStream, UNIXSocketStream
-from held import held
+from inventory import held
 from links import (
     BIG,
     attempt,

@@ -16,6 +16,7 @@ import anyio.lowlevel
 import loans
 import pytest
 import scripts
+from inventory import TASKS, thread_ids
 from limits import files_up_to
 from links import (
     Attempt,
@@ -31,7 +32,6 @@ from links import (
     wait_for_file,
 )
 from oracle import assert_prefix, assert_same, payload
-from own_threads import TASKS, thread_ids
 
 import aiozerocopy as azc
 from aiozerocopy import ReceiveStream, Relay, SendStream

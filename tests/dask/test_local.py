@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 from figures import count
-from held import held
 from interruption import Interruption, Lines, hit_each_line
+from inventory import held
 from links import linux_only, until
 
 pytest.importorskip("distributed", reason="needs Dask")

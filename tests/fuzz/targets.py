@@ -8,6 +8,7 @@ target puts a right one there.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import socket
@@ -69,8 +70,12 @@ class Peer:
         pass
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    LOOP.run_until_complete(work)
+TARGETS: dict[str, Callable[[bytes], None]] = {}
+
+
+def target(read: Callable[[bytes], Coroutine[Any, Any, None]]) -> None:
+    """Run the coroutine that follows for each input, under its name."""
+    TARGETS[read.__name__] = lambda data: LOOP.run_until_complete(read(data))
 
 
 # ---- frames ---------------------------------------------------------------------
@@ -82,38 +87,28 @@ def _with_checksum(data: bytes) -> bytes:
     return fields + struct.pack("<I", zlib.crc32(fields)) + data[HEADER_SIZE:]
 
 
-def frame(data: bytes) -> None:
+@target
+async def frame(data: bytes) -> None:
     """`FrameHeader.unpack`, and a `FrameReceiver` that is sent it."""
     if data[:1] != b"A" and len(data) >= HEADER_SIZE:
         data = _with_checksum(data)
-    _run(_receive_frames(data))
-    try:
-        header = FrameHeader.unpack(data, MOST)
-    except FrameError:
-        return
-    assert header.payload_length <= MOST
-    assert FrameHeader.unpack(header.pack(), MOST) == header
-
-
-async def _receive_frames(data: bytes) -> None:
     receiver = FrameReceiver(cast("Any", Peer(data, 100)), max_bytes=MOST)
-    try:
+    with contextlib.suppress(FrameError, anyio.EndOfStream):
         while True:
             with await receiver.receive() as one:
                 assert one.header.payload_length <= MOST
-    except (FrameError, anyio.EndOfStream):
-        pass
+    with contextlib.suppress(FrameError):
+        header = FrameHeader.unpack(data, MOST)
+        assert header.payload_length <= MOST
+        assert FrameHeader.unpack(header.pack(), MOST) == header
 
 
 # ---- Dask -----------------------------------------------------------------------
 
 
-def dask_message(data: bytes) -> None:
+@target
+async def dask_message(data: bytes) -> None:
     """`receive_frames`: what it takes is what was sent, to the last byte."""
-    _run(_receive_dask(data))
-
-
-async def _receive_dask(data: bytes) -> None:
     peer = Peer(data)
     try:
         frames = await dask_messages.receive_frames(peer, MOST)
@@ -128,12 +123,9 @@ async def _receive_dask(data: bytes) -> None:
 # ---- the web --------------------------------------------------------------------
 
 
-def http(data: bytes) -> None:
+@target
+async def http(data: bytes) -> None:
     """Requests on one connection, until one is refused."""
-    _run(_serve(data))
-
-
-async def _serve(data: bytes) -> None:
     peer = Peer(data, 1 + len(data) % 50)
     connection = HttpConnection(cast("Any", peer), lambda status: None, Guest(""))
     try:
@@ -159,12 +151,9 @@ _UPGRADE = (
 )
 
 
-def websocket(data: bytes) -> None:
+@target
+async def websocket(data: bytes) -> None:
     """What a viewer says after the handshake."""
-    _run(_listen(data))
-
-
-async def _listen(data: bytes) -> None:
     peer = Peer(_UPGRADE + data, len(_UPGRADE) + len(data) % 50)
     http = HttpConnection(cast("Any", peer), lambda status: None, Guest(""))
     request = await http.next_request()
@@ -180,21 +169,13 @@ async def _closed_hub() -> Broadcast:
         return hub
 
 
-def _fields(data: bytes) -> list[bytes]:
-    """At most 20, as a line each."""
-    return data.split(b"\n")[:20]
-
-
 APP = web.app(LOOP.run_until_complete(_closed_hub()), token="a")
 
 
-def asgi(data: bytes) -> None:
+@target
+async def asgi(data: bytes) -> None:
     """A scope of these fields, and what follows on what the application is told."""
-    _run(_call(data))
-
-
-async def _call(data: bytes) -> None:
-    kind, method, path, root, query, *headers = _fields(data + b"\n" * 4)
+    kind, method, path, root, query, *headers = (data + b"\n" * 4).split(b"\n")[:20]
     is_http = len(kind) % 2 == 0
     scope: dict[str, Any] = {
         "type": "http" if is_http else "websocket",
@@ -224,11 +205,6 @@ async def _call(data: bytes) -> None:
     assert starts[0].get("status", 403) != 500
 
 
-def aiohttp(data: bytes) -> None:
-    """What a client sends to the application under aiohttp."""
-    _run(_serve_under_aiohttp(data))
-
-
 class Wire(asyncio.Transport):
     """What a server writes to it is kept."""
 
@@ -247,7 +223,9 @@ class Wire(asyncio.Transport):
     abort = close
 
 
-async def _serve_under_aiohttp(data: bytes) -> None:
+@target
+async def aiohttp(data: bytes) -> None:
+    """What a client sends to the application under aiohttp."""
     from aiohttp.web import AppRunner
 
     if not RUNNERS:
@@ -342,12 +320,9 @@ class Display:
         return b"", b""
 
 
-def x_server(data: bytes) -> None:
+@target
+async def x_server(data: bytes) -> None:
     """Being let in, and the answers to what a screen asks at its beginning."""
-    _run(_ask(data))
-
-
-async def _ask(data: bytes) -> None:
     connection = Connection(cast("Any", HostileServer(data)), ":9")
     try:
         await connection._greet(cast("Any", Display(len(data) % 2)))
@@ -365,14 +340,3 @@ async def _ask(data: bytes) -> None:
         pass
     finally:
         connection.close()
-
-
-TARGETS: dict[str, Callable[[bytes], None]] = {
-    "frame": frame,
-    "dask_message": dask_message,
-    "http": http,
-    "websocket": websocket,
-    "asgi": asgi,
-    "aiohttp": aiohttp,
-    "x_server": x_server,
-}

@@ -3,7 +3,6 @@
 After a warm-up none of it may grow.
 """
 
-import ctypes
 import json
 import os
 import time
@@ -11,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 import anyio
-from own_threads import thread_ids
+from inventory import thread_ids
 
 Sample = dict[str, float]
 
@@ -22,7 +21,6 @@ EVERY = 1.0
 # copied for a while.)
 MAY_GROW = {
     "memory": (0.1, 64 << 20),  # (with what the allocator keeps between two pieces)
-    "used": (0.05, 24 << 20),
     "fds": (0.05, 24),
     "threads": (0.1, 8),
 }
@@ -55,7 +53,6 @@ async def sampling(counts: Mapping[str, int]) -> None:
             now = {
                 "at": time.time(),
                 "memory": private(),
-                "used": used(),
                 "fds": len(os.listdir("/proc/self/fd")) - 1,
                 "threads": len(thread_ids()),
                 "late": late,
@@ -71,23 +68,3 @@ def private() -> int:
         lines = [line.split() for line in file]
     parts = ("Private_Clean:", "Private_Dirty:")
     return sum(int(line[1]) << 10 for line in lines if line[0] in parts)
-
-
-class _Allocator(ctypes.Structure):
-    """glibc's struct mallinfo2."""
-
-    NAMES = (
-        "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
-    )
-    _fields_ = [(name, ctypes.c_size_t) for name in NAMES.split()]
-
-
-def used() -> int:
-    """Bytes that were allocated; private memory has the allocator's holes too."""
-    try:
-        mallinfo = ctypes.CDLL(None).mallinfo2
-    except AttributeError:  # another C library, or an old one
-        return private()
-    mallinfo.restype = _Allocator
-    now = mallinfo()
-    return int(now.uordblks + now.hblkhd)

@@ -21,6 +21,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import sabotage
+from links import LENDING
 from oracle import CANARY, POISON, payload, poison, seed_of
 
 import aiozerocopy as azc
@@ -32,7 +33,7 @@ from .samples import sampling
 SMALL, LARGEST = 65537, 1 << 20  # bytes of a message
 IN_FLIGHT = 3  # messages of put
 # The receiver of a way: 0 only ever reads.
-FIXED = {"lent": 0, "lent-unix": 0}
+FIXED = dict.fromkeys(LENDING, 0)
 BUDGET = (256 << 10, 64 << 20)  # bytes of a life, or a message more
 THREADS = 4  # that send from threads
 
@@ -86,9 +87,9 @@ class Sender:
         self.office, self.way = office, way
         self.chance = random.Random(seed)
         self.small = [room(SMALL) for _ in range(IN_FLIGHT)]
-        self.large = room(0 if way.startswith("lent") else LARGEST)
+        self.large = room(0 if way in LENDING else LARGEST)
         self.pool: azc.FramePool | None = None
-        if way.startswith("lent"):
+        if way in LENDING:
             self.pool = azc.FramePool(HEADER.size + LARGEST, slots=2)
         self.stream: Any = None
         self.number = self.sequence = self.cancelled = self.sent = 0  # of the stream

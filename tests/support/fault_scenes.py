@@ -21,8 +21,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-from held import held
-from inventory import open_files
+from inventory import held, open_files
 from oracle import CANARY, Checker, message, poison
 
 import aiozerocopy as azc

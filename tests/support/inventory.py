@@ -11,14 +11,14 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import anyio
-from own_threads import TASKS, thread_ids
 
 import aiozerocopy as azc
 from aiozerocopy._core import borrows, memory
 
-FDS = Path("/proc/self/fd")
+FDS, TASKS = Path("/proc/self/fd"), Path("/proc/self/task")
 PATIENCE = 2.0  # seconds for what is over at once, or never
 
 
@@ -103,3 +103,26 @@ def _children() -> Iterator[int]:
             yield from map(int, children.split())
         except OSError:  # noqa: PERF203 - it ended just now, or an old kernel
             continue
+
+
+def thread_ids() -> set[int]:
+    """All threads of this process, those of C and of the libraries included.
+
+    The kernel ends a listing early at a thread that is just ending, and then later ones
+    are missing.  Such a thread is listed at most once, and not counted as a link of the
+    folder; so a listing is whole if the next one is the same and the count is right.
+    """
+    while True:
+        names = os.listdir(TASKS)
+        count = os.stat(TASKS).st_nlink - len((".", ".."))
+        if names == os.listdir(TASKS) and len(names) == count:
+            return set(map(int, names))
+
+
+def held() -> list[Any]:
+    """The memory that C still has, or may have.
+
+    (An operation that is ready has room for one, and no memory.)
+    """
+    lists = list(borrows.borrowed.values())
+    return [view for views in lists for view in views if view is not None]
