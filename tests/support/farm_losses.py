@@ -68,8 +68,8 @@ async def lose_a_worker(options: Namespace) -> None:
         assert doomed not in {nanny.pid for nanny in cluster.workers.values()}
 
 
-async def lose_the_scheduler(options: Namespace, *, returns: bool = True) -> None:
-    """Close it with its workers, and perhaps start others at the same address."""
+async def lose_the_scheduler(options: Namespace) -> None:
+    """Close it with its workers, and start others at the same address."""
     async with AsyncExitStack() as ends:
 
         async def start(port: int) -> Scheduler:
@@ -84,15 +84,12 @@ async def lose_the_scheduler(options: Namespace, *, returns: bool = True) -> Non
 
         async def restart() -> None:
             await first.close()
-            if returns:
-                await start(first.port)
+            await start(first.port)
 
         first = await start(0)
         restarts: list[asyncio.Task[None]] = []
 
-        def lose(client: Client) -> None:
-            if not returns:
-                client._timeout = 0.5  # seconds, in which it looks for the scheduler
+        def lose(_client: Client) -> None:
             restarts.append(asyncio.create_task(restart()))
 
         ranges = await make_film(first.address, options, lose)
@@ -100,15 +97,7 @@ async def lose_the_scheduler(options: Namespace, *, returns: bool = True) -> Non
         assert ranges > options.frames / options.range
 
 
-async def lose_it_for_good(options: Namespace) -> None:
-    await lose_the_scheduler(options, returns=False)
-
-
-LOSSES = {
-    "worker": lose_a_worker,
-    "scheduler": lose_the_scheduler,
-    "for good": lose_it_for_good,
-}
+LOSSES = {"worker": lose_a_worker, "scheduler": lose_the_scheduler}
 farm = example()
 
 if __name__ == "__main__":
