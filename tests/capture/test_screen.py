@@ -426,25 +426,6 @@ async def test_interrupted_call_frees_no_slot(call: str, server: Server) -> None
             await screen.grab()
 
 
-async def test_many_grab_at_once(server: Server, painter: Painter) -> None:
-    paint(painter)
-    async with capture.X11Screen(server.name, slots=4) as screen:
-        with await screen.grab() as picture:
-            content = colours(picture)
-        right = []
-
-        async def grab() -> None:
-            for _ in range(10):
-                with await screen.grab() as picture:
-                    right.append((colours(picture) == content).all())
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(6):
-                tasks.start_soon(grab)
-        assert len(right) == 60
-        assert all(right)
-
-
 async def test_close_wakes_who_waits(server: Server) -> None:
     ended = []
 
