@@ -116,9 +116,6 @@ typedef struct azc_stats {
     int32_t lends;         /* 1 if a pool's next bytes would be lent */
 } azc_stats;
 
-/* Which build this is: 1 if portable (poll, pipe and no Linux-only call). */
-int azc_portable(void);
-
 int azc_port_open(azc_id *port);
 int azc_port_fd(azc_id port);
 /* Lets the port's loop receive what has come itself: returns an fd, which it watches to
@@ -154,24 +151,22 @@ int azc_set_limit(azc_id channel, uint64_t bytes);
  * finished at once, and how many sends may finish at once before one returns 1. */
 int azc_bind_port(azc_id channel, azc_id port, uint64_t token, unsigned budget);
 
-/* Sends the n bytes at data as one message, after all that was sent before.
+/* Sends the n bytes at data, after all that was sent before: one message, or several in
+ * one block.
  *   0             all is out
  *   1             the same, and the fairness budget is spent: yield to the loop.
  *                 (A send counts once, and once more for each 4 KiB)
  *   -EINPROGRESS  queued: an event with the token of azc_bind_port will come.
  *                 Bind another before the next call
+ *   -EBUSY        only if ask_room: as azc_sendv
  *   -ESHUTDOWN    azc_close was called       -ECHILD  we are a forked child
  *   other         the error that broke the channel earlier
  * The event's status: 0, -ESHUTDOWN (closed meanwhile), -ECANCELED (azc_cancel),
  * -EFAULT with AZC_REFUSED, or the error that broke the channel. */
-int azc_send_bound(azc_id channel, const void *data, size_t n);
-/* As azc_send_bound, and -EBUSY as azc_sendv with ask_room. */
-int azc_put_bound(azc_id channel, const void *data, size_t n);
-
-/* As azc_send_bound, for count messages in one block.  If it returns
- * -EINPROGRESS, the caller tells their sizes by azc_set_sizes; until then they are
- * one message, and still are if the sum is another (-EINVAL). */
-int azc_send_batch(azc_id channel, const void *data, size_t n, int count);
+int azc_send_bound(azc_id channel, const void *data, size_t n, int messages,
+                   int ask_room);
+/* The sizes of several messages, if that was -EINPROGRESS.  Until then they are one, and
+ * still are if the sum is another (-EINVAL). */
 int azc_set_sizes(azc_id channel, uint64_t token, const uint64_t *sizes,
                   int nsizes);
 
@@ -191,8 +186,8 @@ typedef struct azc_seat {
     azc_tally *tally;
 } azc_seat;
 
-/* The same message, of count pieces, to each of n seats; made at since_ns, by the monotonic
- * clock.  A result is what azc_send_bound would have returned, but 0 for 1, or
+/* The same message, of count pieces (of which an empty one may cost a system call), to
+ * each of n seats; made at since_ns, by the monotonic clock.  A result is what azc_send_bound would have returned, but 0 for 1, or
  *   -ESTALE  nothing was sent: it is away, or another token is bound there by now
  * A token is bound no more once its result is -EINPROGRESS, so two seats may have one.
  * Returns how many are not 0, and stores which. */
@@ -327,8 +322,8 @@ int azc_free(azc_id channel);
  * slot may be sent and changed like any other memory.  Before azc_pool_close
  * every operation with its memory must be over. */
 int azc_pool_open(size_t slot_bytes, int slots, azc_id *pool);
+/* (the slot behind the last is the end of the memory) */
 void *azc_pool_slot(azc_id pool, int slot);
-size_t azc_pool_bytes(azc_id pool);
 int azc_pool_close(azc_id pool);
 
 /* Its fd; negative once that is closed. */

@@ -37,6 +37,11 @@ def declarations() -> str:
     return IOVEC + "\n".join(line for line in lines if not line.startswith("#"))
 
 
+# Which build it is (poll, pipe and no Linux-only call, if it is portable).
+ours = f"enum {{ AZC_IS_PORTABLE = {int(portable)} }};\n"
+ours += "extern int azc_sabotage;\n" if sabotage else ""
+
+
 def sources() -> list[str]:
     names = ["sys", "handle", "port", "pool", "op", "queue", "lanes"]
     names += ["channel", "ending", "lender", "loop", "pump", "closing", "move"]
@@ -60,11 +65,10 @@ strip = [] if debug or sys.platform == "darwin" else ["-Wl,-s"]
 free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 ffibuilder = FFI()
-ffibuilder.cdef(declarations() + ("extern int azc_sabotage;" if sabotage else ""))
+ffibuilder.cdef(declarations() + ours)
 ffibuilder.set_source(
     "aiozerocopy._azc",
-    "".join(f'#include "{header}"\n' for header in HEADERS)
-    + ("extern int azc_sabotage;" if sabotage else ""),
+    "".join(f'#include "{header}"\n' for header in HEADERS) + ours,
     sources=sources(),
     include_dirs=[str(SOURCE)],
     depends=sorted(

@@ -6,14 +6,6 @@
 
 #include <errno.h>
 
-int azc_portable(void) {
-#ifdef AZC_PORTABLE
-    return 1;
-#else
-    return 0;
-#endif
-}
-
 /* ---- entering and leaving -------------------------------------------- */
 
 azc_channel *azc__find(azc_id id) {
@@ -71,7 +63,8 @@ static int prepare_fd(azc_channel *channel) {
     channel->inode = st.st_ino;
     channel->mode = st.st_mode;
     channel->lane = azc__lane_for(&st, channel->fd, channel->flags);
-    if (channel->lane->shared) azc_sys.no_sigpipe(channel->fd);
+    if (channel->lane->shared && azc_sys.no_sigpipe)
+        azc_sys.no_sigpipe(channel->fd);
     return 0;
 }
 
@@ -116,10 +109,8 @@ static int give_number(azc_channel *channel, azc_id *out) {
 int azc_open(int fd, int flags, azc_id *out) {
     int direction = flags & (AZC_IN | AZC_OUT);
     if (direction != AZC_IN && direction != AZC_OUT) return -EINVAL;
-    azc_file *file = azc_sys.allocate(sizeof *file);
+    azc_file *file = sys_zeros(sizeof *file);
     if (!file) return -ENOMEM;
-    atomic_init(&file->refs, 0);
-    atomic_init(&file->lost, false);
     azc_channel *channel = NULL;
     int r = make(file, fd, flags, &channel);
     if (r == 0) r = give_number(channel, out);

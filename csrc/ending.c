@@ -131,21 +131,17 @@ static int cancel_now(azc_channel *channel, azc_op *op, uint64_t limit) {
 }
 
 /* An operation that is still being submitted waits for the end of that call. */
-static azc_op *next_cancelled(const azc_queue *queue) {
+static azc_op *next_put_off(const azc_queue *queue, bool copied) {
     azc_op *op = queue->head;
-    while (op && (!op->cancelled || op->submitting)) op = op->next;
-    return op;
-}
-
-static azc_op *next_copied(const azc_queue *queue) {
-    azc_op *op = queue->head;
-    while (op && (!op->copy || op->submitting)) op = op->next;
+    while (op &&
+           (op->submitting || !(copied ? op->copy != NULL : op->cancelled)))
+        op = op->next;
     return op;
 }
 
 static void apply_copies(azc_channel *channel) {
     azc_op *op;
-    while (channel->state == OPEN && (op = next_copied(&channel->queue)))
+    while (channel->state == OPEN && (op = next_put_off(&channel->queue, true)))
         if (go_on_from_copy(channel, op) == 0)
             azc__note_post(op->note, op->sent, AZC_COPIED, 0);
     azc__end_consumed(channel);
@@ -162,7 +158,7 @@ void azc__apply_cancels(azc_channel *channel) {
     if (copies) apply_copies(channel);
     azc_op *op;
     while (any && channel->state == OPEN &&
-           (op = next_cancelled(&channel->queue)))
+           (op = next_put_off(&channel->queue, false)))
         cancel_now(channel, op, op->rescue_limit);
 }
 

@@ -147,7 +147,7 @@ static ssize_t write_pieces(azc_channel *channel, struct iovec *vec,
 }
 
 static ssize_t read_pipe(azc_channel *channel, struct iovec *vec, int count) {
-    return azc_sys.read_pipe(channel->fd, vec, count, how_to_move(channel));
+    return azc_sys.read(channel->fd, vec, count, how_to_move(channel));
 }
 
 static ssize_t move_bounced(azc_channel *channel, struct iovec *vec,
@@ -158,7 +158,7 @@ static ssize_t move_bounced(azc_channel *channel, struct iovec *vec,
 
 static ssize_t move_file(azc_channel *channel, struct iovec *vec, int count) {
     return azc__outward(channel) ? azc_sys.write_file(channel->fd, vec, count)
-                                 : azc_sys.read_file(channel->fd, vec, count);
+                                 : azc_sys.read(channel->fd, vec, count, 0);
 }
 
 /* The pieces add up to a chunk at most.  This copies under the lock: without it the
@@ -177,9 +177,7 @@ ssize_t azc__lane_fill(azc_channel *channel, const struct iovec *vec,
 
 static ssize_t move_waiting(azc_channel *channel, struct iovec *vec,
                             int count) {
-    struct pollfd ready = {channel->fd,
-                           azc__outward(channel) ? POLLOUT : POLLIN, 0};
-    int r = azc_sys.poll(&ready, 1, 0);
+    int r = sys_ready(channel->fd, azc__outward(channel) ? POLLOUT : POLLIN);
     if (r <= 0) return r < 0 ? r : -EAGAIN;
     return move_file(channel, vec, count);
 }

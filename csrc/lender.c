@@ -46,7 +46,8 @@ void azc__parties_fork_child(void) { parties = NULL; }
 void azc__lender_init(azc_channel *channel) {
     azc_lender *lender = &channel->lender;
     bool wanted = channel->flags & AZC_READS && channel->flags & AZC_OWN &&
-                  azc__outward(channel) && channel->lane->lend_from;
+                  azc__outward(channel) && channel->lane->lend_from &&
+                  azc_sys.lend;
     lender->nap_us = NAP_MIN_US;
     if (wanted && channel->lane->shared)
         lender->message = (uint64_t)azc_sys.takes_loans(channel->fd);

@@ -181,9 +181,8 @@ int azc__loop_move(azc_id port, void (*resume)(azc_id channel)) {
 
 void azc__loop_report(const azc_poller *watcher, uint64_t report) {
     lock();
-    for (azc_loop *it = loops; it; it = it->next)
-        if (it->watcher == watcher && it->port == (report ^ AZC_LOOP_REPORT))
-            it->is_reported = true;
+    azc_loop *it = find(report ^ AZC_LOOP_REPORT);
+    if (it && it->watcher == watcher) it->is_reported = true;
     unlock();
 }
 
@@ -199,7 +198,7 @@ static void begin_to_look(azc_loop *it, uint64_t now, bool is_late) {
 }
 
 static void wake(azc_loop *it, uint64_t now) {
-    azc__port_ping(it->port);
+    azc__port_retry(it->port, NULL);
     look_again(it, now, it->pause_us);
 }
 

@@ -18,6 +18,7 @@ enum {
     CHECK_EVERY = 1 << 20, /* bytes, until the fd's number is checked again */
     STARVED_PAUSE_US = 5000, /* until the next try without memory */
     DEVICE_PAUSE_US = 5000,  /* for an fd that never tells that it is ready */
+    PATIENCE_NS = 2000000000,
 };
 
 /* ---- one move -------------------------------------------------------- */
@@ -49,10 +50,12 @@ static ssize_t move(azc_channel *channel, struct iovec *vec, int pieces,
 
 /* ---- errors ---------------------------------------------------------- */
 
-/* The kernel has no memory, or we have no pump.  True: try again later.  In the end it
- * breaks the channel. */
+/* The kernel has no memory, or we have no pump.  True: try again later.  After a while
+ * it breaks the channel. */
 static bool keep_trying(azc_channel *channel, int error) {
-    if (sys_is_patient(&channel->starved_since)) return true;
+    uint64_t now = azc_sys.now_ns();
+    if (!channel->starved_since) channel->starved_since = now;
+    if (now - channel->starved_since < PATIENCE_NS) return true;
     azc__break(channel, error);
     return false;
 }
@@ -86,9 +89,6 @@ static enum azc_drove handle_error(azc_channel *channel, int error,
     case EINTR:
         return DROVE_BUDGET;
     case EAGAIN:
-#if EWOULDBLOCK != EAGAIN
-    case EWOULDBLOCK:
-#endif
         return DROVE_BLOCKED;
     case ENOMEM:
     case ENOBUFS:
@@ -278,8 +278,8 @@ static enum azc_drove move_all(azc_channel *channel, uint64_t budget) {
     return DROVE_BUDGET;
 }
 
-static enum azc_drove drive(azc_channel *channel, uint64_t budget,
-                            bool in_caller) {
+enum azc_drove azc__drive(azc_channel *channel, uint64_t budget,
+                          bool in_caller) {
     channel->driving = true;
     channel->in_caller = in_caller;
     enum azc_drove drove = move_all(channel, budget);
@@ -289,10 +289,6 @@ static enum azc_drove drive(azc_channel *channel, uint64_t budget,
     channel->driving = false;
     catch_up(channel);
     return drove;
-}
-
-enum azc_drove azc__drive(azc_channel *channel, uint64_t budget) {
-    return drive(channel, budget, true);
 }
 
 bool azc__begin_turn(azc_channel *channel, azc_op *hold) {
@@ -326,13 +322,6 @@ static bool has_work(const azc_channel *channel) {
 
 static void resume(azc_id id);
 
-/* Where the number was not checked in this turn, that comes first: if it is another
- * channel's by now, arming it would take that channel's place in the poller. */
-static int await_fd(azc_channel *channel, bool checked) {
-    if (!checked && azc__was_replaced(channel)) return 0;
-    return azc__pump_poll(channel);
-}
-
 static int arm(azc_channel *channel, enum azc_drove drove, bool checked) {
     if (!azc__queue_next(&channel->queue)) { /* all is out, but some is lent */
         if (!channel->lender.full) {
@@ -348,7 +337,10 @@ static int arm(azc_channel *channel, enum azc_drove drove, bool checked) {
         /* It may take more now, while epoll waits until it has much room. */
         azc__pump_kick(channel);
     } else if (channel->lane->polled && !channel->leftover) {
-        int r = await_fd(channel, checked);
+        /* A number that was not checked in this turn may be another channel's by now:
+         * arming it would take that channel's place in the poller. */
+        bool replaced = !checked && azc__was_replaced(channel);
+        int r = replaced ? 0 : azc__pump_poll(channel);
         if (r < 0 && r != -EPERM) return r;
         /* The poller does not know such files, so try again by and by. */
         if (r == -EPERM && drove == DROVE_BLOCKED)
@@ -421,7 +413,7 @@ static void resume(azc_id id) {
     } else if (!channel->driving && has_work(channel)) {
         bool alone = !channel->lane->shared && !channel->lender.lends;
         uint64_t budget = alone ? UINT64_MAX : PUMP_BUDGET;
-        hand_over(channel, drive(channel, budget, false), true);
+        hand_over(channel, azc__drive(channel, budget, false), true);
     }
     azc__leave(channel);
 }

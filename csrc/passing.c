@@ -41,23 +41,18 @@ bool azc__pass_must_stop(azc_passage *pass) {
 
 /* ---- the ways --------------------------------------------------------- */
 
-/* (of a call that used both it is not known yet which one was not ready) */
-static void count(azc_channel *channel, ssize_t n) {
-    azc__count(channel, n == -EAGAIN ? 0 : n);
-}
-
 static void note_taken(azc_passage *pass, ssize_t n) {
     azc_channel *channel = pass->source.channel;
     if (n > 0) atomic_fetch_add(&pass->taken, (uint64_t)n);
     azc__lock(channel);
-    count(channel, n);
+    azc__count(channel, n);
     azc__unlock(channel);
 }
 
 static void note_sent(azc_passage *pass, ssize_t n) {
     azc_channel *channel = pass->sink.channel;
     azc__lock(channel);
-    count(channel, n);
+    azc__count(channel, n);
     if (n > 0) {
         uint64_t bytes = (uint64_t)n;
         azc_op *hold = pass->sink.hold;
@@ -81,8 +76,8 @@ static bool waits_in_splice(const azc_side *side) {
 
 static int choose_lane(azc_passage *pass) {
     azc_side *from = &pass->source, *to = &pass->sink;
-    if (!is_splicable(from) || !is_splicable(to) || waits_in_splice(from) ||
-        waits_in_splice(to))
+    if (!azc_sys.splice || !is_splicable(from) || !is_splicable(to) ||
+        waits_in_splice(from) || waits_in_splice(to))
         return AZC_BY_COPY;
     if (S_ISREG(from->mode) && !S_ISFIFO(to->mode)) return AZC_BY_SENDFILE;
     bool loans = S_ISSOCK(from->mode) && azc_sys.takes_loans(from->channel->fd);
@@ -163,11 +158,6 @@ static azc_side *guilty(azc_passage *pass, int error) {
     return sources && !sinks ? &pass->source : &pass->sink;
 }
 
-static bool is_ready(const azc_side *side, short events) {
-    struct pollfd it = {side->channel->fd, events, 0};
-    return azc_sys.poll(&it, 1, 0) > 0;
-}
-
 static void fail(azc_passage *pass, const azc_side *side, int error) {
     pass->failed = side;
     azc__lock(side->channel);
@@ -178,7 +168,7 @@ static void fail(azc_passage *pass, const azc_side *side, int error) {
 /* ... or until the sink's reader has left: no call would tell before bytes come. */
 static void await_source(azc_passage *pass) {
     if (pass->once && atomic_load(&pass->sent)) {
-        pass->ended = !is_ready(&pass->source, POLLIN);
+        pass->ended = sys_ready(pass->source.channel->fd, POLLIN) <= 0;
         return;
     }
     struct pollfd fds[3] = {[1] = {pass->source.channel->fd, POLLIN, 0},
@@ -188,11 +178,6 @@ static void await_source(azc_passage *pass) {
         fail(pass, &pass->sink,
              S_ISSOCK(pass->sink.mode) && fds[2].revents & POLLERR ? -ECONNRESET
                                                                    : -EPIPE);
-}
-
-static void await_sink(azc_passage *pass) {
-    struct pollfd fds[2] = {[1] = {pass->sink.channel->fd, POLLOUT, 0}};
-    azc__pass_wait(pass, fds, 2);
 }
 
 /* It is said to be ready, and yet no byte moves: a little longer each time. */
@@ -215,17 +200,18 @@ static void await_side(azc_passage *pass, azc_side *side) {
     side->channel->stats.waits++;
     azc__unlock(side->channel);
     pass->look_at = 0;
+    struct pollfd fds[2] = {[1] = {pass->sink.channel->fd, POLLOUT, 0}};
     if (side == &pass->source)
         await_source(pass);
     else
-        await_sink(pass);
+        azc__pass_wait(pass, fds, 2);
 }
 
 /* Brings what is in the pipe between into memory. */
 static void empty_pipe(azc_passage *pass) {
     while (pass->in_between) {
         struct iovec room = {pass->rest + pass->rest_bytes, pass->in_between};
-        ssize_t r = azc_sys.read_file(pass->between[0], &room, 1);
+        ssize_t r = azc_sys.read(pass->between[0], &room, 1, 0);
         if (r == -EINTR) continue;
         if (r <= 0) break;
         pass->rest_bytes += (size_t)r;
@@ -286,8 +272,10 @@ static void step(azc_passage *pass) {
         r = move_directly(pass);
         side = NULL;
     }
-    if (side != &pass->sink) note_taken(pass, r);
-    if (side != &pass->source) note_sent(pass, r);
+    /* (of a call that used both it is not known yet which one was not ready) */
+    ssize_t moved = r == -EAGAIN ? 0 : r;
+    if (side != &pass->sink) note_taken(pass, moved);
+    if (side != &pass->source) note_sent(pass, moved);
     if (r > 0) pass->waits = 0;
     if (r == 0 && !put) pass->ended = true;
     if (r < 0) handle_error(pass, side, spliced, (int)r);

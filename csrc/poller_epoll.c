@@ -36,8 +36,7 @@ int azc__poller_open(azc_poller **out, bool wakes) {
 int azc__poller_fd(const azc_poller *poller) { return poller->epoll; }
 
 bool azc__poller_is_readable(const azc_poller *poller) {
-    struct pollfd ready = {poller->epoll, POLLIN, 0};
-    return azc_sys.poll(&ready, 1, 0) > 0;
+    return sys_ready(poller->epoll, POLLIN) > 0;
 }
 
 void azc__poller_abandon(azc_poller *poller) {

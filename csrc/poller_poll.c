@@ -23,9 +23,7 @@ struct azc_poller {
     pthread_mutex_t lock;
     int wake[2];
     armed *table; /* [0, count) */
-    struct pollfd *polled;
-    uint64_t *owners;
-    int count, room, polled_room;
+    int count, room;
 };
 
 int azc__poller_open(azc_poller **out, bool wakes) {
@@ -56,8 +54,6 @@ void azc__poller_close(azc_poller *poller) {
     sys_close_both(poller->wake);
     pthread_mutex_destroy(&poller->lock);
     azc_sys.release(poller->table);
-    azc_sys.release(poller->polled);
-    azc_sys.release(poller->owners);
     azc_sys.release(poller);
 }
 
@@ -107,45 +103,42 @@ void azc__poller_forget(azc_poller *poller, int fd) {
     azc__poller_wake(poller);
 }
 
-/* Only the waiting thread uses polled and owners. */
-static int copy_table(azc_poller *poller) {
-    if (poller->polled_room < poller->room + 1) {
-        azc_sys.release(poller->polled);
-        azc_sys.release(poller->owners);
-        poller->polled_room = 0;
-        size_t room = (size_t)poller->room + 1;
-        poller->polled = azc_sys.allocate(room * sizeof *poller->polled);
-        poller->owners = azc_sys.allocate(room * sizeof *poller->owners);
-        if (!poller->polled || !poller->owners) return -ENOMEM;
-        poller->polled_room = (int)room;
-    }
-    poller->polled[0] = (struct pollfd){poller->wake[0], POLLIN, 0};
-    for (int i = 0; i < poller->count; i++) {
-        armed *it = &poller->table[i];
-        poller->polled[i + 1] = (struct pollfd){it->fd, it->events, 0};
-        poller->owners[i + 1] = it->who;
-    }
-    return poller->count + 1;
+/* What is armed now, with the waker first; NULL: no memory. */
+static armed *copy_table(azc_poller *poller, struct pollfd **polled, int *n) {
+    *n = poller->count + 1;
+    size_t each = sizeof **polled + sizeof(armed);
+    armed *copy = azc_sys.allocate((size_t)*n * each);
+    if (!copy) return NULL;
+    *polled = (struct pollfd *)(void *)(copy + *n);
+    copy[0] = (armed){poller->wake[0], POLLIN, 0};
+    if (poller->count)
+        memcpy(copy + 1, poller->table, (size_t)poller->count * sizeof *copy);
+    for (int i = 0; i < *n; i++)
+        (*polled)[i] = (struct pollfd){copy[i].fd, copy[i].events, 0};
+    return copy;
 }
 
 int azc__poller_wait(azc_poller *poller, uint64_t *who, int max,
                      int timeout_us) {
     int timeout_ms = timeout_us < 0 ? -1 : (timeout_us + 999) / 1000;
+    struct pollfd *polled;
+    int n, count = 0;
     pthread_mutex_lock(&poller->lock);
-    int n = copy_table(poller), count = 0;
+    armed *copy = copy_table(poller, &polled, &n);
     pthread_mutex_unlock(&poller->lock);
-    if (n < 0) azc_sys.sleep_us(NO_MEMORY_PAUSE_US);
-    if (n < 0) return 0;
-    if (azc_sys.poll(poller->polled, (nfds_t)n, timeout_ms) <= 0) return 0;
-    if (poller->polled[0].revents) azc_sys.clear(poller->wake[0]);
+    if (!copy) {
+        azc_sys.sleep_us(NO_MEMORY_PAUSE_US);
+        return 0;
+    }
+    if (azc_sys.poll(polled, (nfds_t)n, timeout_ms) <= 0) n = 0;
+    if (n && polled[0].revents) azc_sys.clear(poller->wake[0]);
     pthread_mutex_lock(&poller->lock);
     /* (of those that are still armed as they were) */
-    for (int i = 1; i < n && count < max; i++) {
-        if (poller->polled[i].revents &&
-            disarm(poller, poller->polled[i].fd, poller->owners[i]))
-            who[count++] = poller->owners[i];
-    }
+    for (int i = 1; i < n && count < max; i++)
+        if (polled[i].revents && disarm(poller, copy[i].fd, copy[i].who))
+            who[count++] = copy[i].who;
     pthread_mutex_unlock(&poller->lock);
+    azc_sys.release(copy);
     return count;
 }
 

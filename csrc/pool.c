@@ -79,14 +79,6 @@ void *azc_pool_slot(azc_id id, int slot) {
     return at;
 }
 
-size_t azc_pool_bytes(azc_id id) {
-    azc_pool *pool = azc__handle_lock(&azc__pools, id);
-    if (!pool) return 0;
-    size_t bytes = pool->bytes;
-    azc__handle_unlock(&azc__pools, id);
-    return bytes;
-}
-
 int azc_pool_close(azc_id id) {
     azc_pool *pool = azc__handle_lock(&azc__pools, id);
     if (!pool) return azc__handle_why(&azc__pools, id);
@@ -139,7 +131,7 @@ static int renew_slot(const azc_pool *pool, char *slot) {
 
 /* The same bytes in other pages. */
 static int move_slot(const azc_pool *pool, char *slot) {
-    char *fresh = map_aligned(pool->stride);
+    char *fresh = azc_sys.remap ? map_aligned(pool->stride) : NULL;
     if (fresh) {
         memcpy(fresh, slot, pool->slot_bytes);
         if (azc_sys.remap(fresh, pool->stride, slot) == 0) return 0;

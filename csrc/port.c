@@ -13,7 +13,7 @@
 typedef struct azc_port {
     azc_id id;
     int waker[2];
-    azc_note *first, *last; /* to be told */
+    azc_note *first, **end; /* to be told; and where the next one goes */
     uint64_t sequence;      /* of the last event */
     uint64_t notes;
     bool signalled;
@@ -21,7 +21,7 @@ typedef struct azc_port {
 } azc_port;
 
 struct azc_note {
-    azc_note *next, *before;
+    azc_note *next;
     azc_port *port;
     bool listed;
     azc_event event;
@@ -70,28 +70,21 @@ int azc__note_new(azc_id id, uint64_t token, azc_note **note) {
 
 uint64_t azc__note_token(const azc_note *note) { return note->event.token; }
 
+/* (mostly it is the first: notes are acknowledged, and posted again, in order) */
 static void unlist(azc_port *port, azc_note *note) {
+    azc_note **place = &port->first;
     if (!note->listed) return;
+    while (*place != note) place = &(*place)->next;
+    *place = note->next;
+    if (!note->next) port->end = place;
     note->listed = false;
-    if (note->before)
-        note->before->next = note->next;
-    else
-        port->first = note->next;
-    if (note->next)
-        note->next->before = note->before;
-    else
-        port->last = note->before;
 }
 
 static void list(azc_port *port, azc_note *note) {
-    note->listed = true;
     note->next = NULL;
-    note->before = port->last;
-    if (port->last)
-        port->last->next = note;
-    else
-        port->first = note;
-    port->last = note;
+    *port->end = note;
+    port->end = &note->next;
+    note->listed = true;
 }
 
 static void signal_once(azc_port *port) {
@@ -129,14 +122,7 @@ void azc__note_post(azc_note *note, uint64_t sent, int status, int outcome) {
 void azc__port_retry(azc_id id, bool (*retry)(void)) {
     azc_port *port = enter(id);
     if (!port) return;
-    port->retry = retry;
-    signal_once(port);
-    leave(port);
-}
-
-void azc__port_ping(azc_id id) {
-    azc_port *port = enter(id);
-    if (!port) return;
+    if (retry) port->retry = retry;
     signal_once(port);
     leave(port);
 }
@@ -154,8 +140,9 @@ bool azc__port_is_signalled(azc_id id) {
 int azc_port_open(azc_id *out) {
     azc_port *port = sys_zeros(sizeof *port);
     if (!port) return -ENOMEM;
+    port->end = &port->first;
     int r = azc_sys.open_waker(port->waker);
-    if (r == 0) port->id = azc__handle_new(&azc__ports, NULL);
+    if (r == 0) port->id = azc__handle_new(&azc__ports, port);
     if (r == 0 && !port->id) r = -ENOMEM;
     if (r < 0) {
         sys_close_both(port->waker);
@@ -163,7 +150,6 @@ int azc_port_open(azc_id *out) {
         return r;
     }
     *out = port->id;
-    azc__handle_set(&azc__ports, port->id, port);
     return 0;
 }
 
@@ -175,26 +161,15 @@ int azc_port_fd(azc_id id) {
     return fd;
 }
 
-/* Takes the acknowledged notes out, and returns those to be freed.  A note whose
- * status is positive belongs to its operation and is not freed. */
-static azc_note *forget(azc_port *port, uint64_t recorded) {
-    azc_note *ended = NULL;
+/* Takes the acknowledged notes out, and frees them.  A note whose status is positive
+ * belongs to its operation and is not freed. */
+static void forget(azc_port *port, uint64_t recorded) {
     while (port->first && port->first->event.sequence <= recorded) {
         azc_note *note = port->first;
         unlist(port, note);
         if (note->event.status > 0) continue;
         port->notes--;
-        note->next = ended;
-        ended = note;
-    }
-    return ended;
-}
-
-static void release_all(azc_note *note) {
-    while (note) {
-        azc_note *next = note->next;
         azc_sys.release(note);
-        note = next;
     }
 }
 
@@ -202,8 +177,7 @@ static int take(azc_port *port, azc_event *events, int max) {
     int count = 0;
     for (azc_note *it = port->first; it && count < max; it = it->next)
         events[count++] = it->event;
-    if (SABOTAGED(EVENT) && count)
-        release_all(forget(port, events[count - 1].sequence));
+    if (SABOTAGED(EVENT) && count) forget(port, events[count - 1].sequence);
     if (!port->first && port->signalled && !port->retry) {
         azc_sys.clear(port->waker[0]);
         port->signalled = false;
@@ -223,10 +197,9 @@ int azc_port_take(azc_id id, uint64_t recorded, azc_event *events, int max) {
     if (!port) return azc__handle_why(&azc__ports, id);
     bool (*retry)(void) = port->retry;
     port->retry = NULL;
-    azc_note *ended = forget(port, recorded);
+    forget(port, recorded);
     int count = take(port, events, max);
     leave(port);
-    release_all(ended);
     run_retry(id, retry);
     return count;
 }

@@ -29,12 +29,9 @@ uint64_t azc__note_token(const azc_note *note);
 void azc__note_free(azc_note *note);
 void azc__note_post(azc_note *note, uint64_t sent, int status, int outcome);
 
-/* Wakes the port's loop, whose azc_port_take then calls retry; and again later, as
- * long as that returns true. */
+/* Wakes the port's loop, whose azc_port_take then calls retry, if it is not NULL; and
+ * again later, as long as that returns true. */
 void azc__port_retry(azc_id port, bool (*retry)(void));
-
-/* Wakes the port's loop for nothing. */
-void azc__port_ping(azc_id port);
 /* There are events, or its loop has not come since it was woken. */
 bool azc__port_is_signalled(azc_id port);
 

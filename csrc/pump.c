@@ -149,9 +149,7 @@ static int timeout_of(azc_pump *pump, uint64_t now) {
     uint64_t next = wake_the_due(pump, now);
     if (pump->watch_at < next) next = pump->watch_at;
     int timeout = SECOND_US;
-    if (pump->ready.first)
-        timeout = 0;
-    else if (next <= now)
+    if (pump->ready.first || next <= now)
         timeout = 0;
     else if (next - now < SECOND_US * UINT64_C(1000))
         timeout = (int)((next - now + 999) / 1000);

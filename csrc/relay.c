@@ -201,10 +201,15 @@ static void end_sink(azc_relay *relay, bool delivers) {
     end_side(side, channel);
 }
 
+/* (a hold that is still there has been in no queue) */
 static void release(azc_relay *relay) {
-    sys_close_both(relay->pass.wake);
-    sys_close_both(relay->pass.between);
-    azc_sys.release(relay->pass.rest);
+    azc_passage *pass = &relay->pass;
+    if (pass->sink.hold) azc__note_free(pass->sink.hold->note);
+    azc_sys.release(pass->sink.hold);
+    azc_sys.release(pass->source.hold);
+    sys_close_both(pass->wake);
+    sys_close_both(pass->between);
+    azc_sys.release(pass->rest);
     azc_sys.release(relay->spare);
     azc_sys.release(relay);
 }
@@ -254,13 +259,6 @@ static void *run(void *arg) {
 
 /* ---- what is called for ----------------------------------------------- */
 
-/* Those that are in no queue. */
-static void release_holds(const azc_relay *relay) {
-    if (relay->pass.sink.hold) azc__note_free(relay->pass.sink.hold->note);
-    azc_sys.release(relay->pass.sink.hold);
-    azc_sys.release(relay->pass.source.hold);
-}
-
 static azc_relay *relay_new(size_t first) {
     azc_relay *relay = sys_zeros(sizeof *relay);
     if (!relay) return NULL;
@@ -276,7 +274,6 @@ static azc_relay *relay_new(size_t first) {
     pass->sink.hold = azc__op_new(NULL, 0, NULL, 0);
     if (!pass->rest || !relay->spare || !pass->source.hold ||
         !pass->sink.hold) {
-        release_holds(relay);
         release(relay);
         return NULL;
     }
@@ -338,15 +335,10 @@ static int begin(azc_relay *relay, azc_id source, azc_id sink, int *failed) {
     azc_op *hold = relay->pass.sink.hold;
     *failed = AZC_OUT;
     int r = queue_hold(relay, &relay->pass.sink, sink, AZC_OUT);
-    if (r < 0) {
-        release_holds(relay);
-        return r;
-    }
+    if (r < 0) return r;
     *failed = AZC_IN;
     r = queue_hold(relay, &relay->pass.source, source, AZC_IN);
-    if (r < 0) {
-        azc_sys.release(relay->pass.source.hold);
-    } else {
+    if (r == 0) {
         *failed = 0;
         r = azc_sys.thread_start(&thread, run, relay);
         if (r < 0) end_source(relay, false); /* there is no thread */
@@ -366,17 +358,12 @@ int azc_relay_open(const azc_relay_request *wanted, azc_id *out, int *failed) {
     pass->once = wanted->once;
     if (wanted->nfirst) memcpy(pass->rest, wanted->first, wanted->nfirst);
     pass->rest_bytes = wanted->nfirst;
-    atomic_init(&pass->taken, 0);
-    atomic_init(&pass->sent, 0);
-    atomic_init(&pass->lane, AZC_BY_COPY);
-    atomic_init(&pass->began, false);
     int r = azc_sys.open_waker(pass->wake);
     if (r == 0)
         r = azc__note_new(wanted->port, wanted->token, &pass->sink.hold->note);
     if (r == 0) relay->id = azc__handle_new(&azc__relays, relay);
     if (r == 0 && !relay->id) r = -ENOMEM;
     if (r < 0) {
-        release_holds(relay);
         release(relay);
         return r;
     }

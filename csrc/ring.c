@@ -304,40 +304,23 @@ static int take_one(azc_shm *shm, azc_ring_record *record) {
     }
 }
 
-/* The records that follow the first, as many as are there. */
-static int take_more(azc_shm *shm, int most, azc_batch *batch,
-                     azc_item *items) {
-    azc_ring_record record;
-    int n = 1;
-    while (n < most && azc_ring_take(&shm->ring, &record) == 1) {
-        uint64_t from = batch->hold; /* the end of the one before */
-        if (record.size != items[n - 1].size) batch->stride = 0;
-        batch->hold = record.end;
-        items[n].offset = from - batch->start;
-        items[n].size = record.size;
-        items[n].type_id = record.type_id;
-        batch->span = items[n].offset + record.size;
-        shm->bytes += record.size;
-        n++;
-    }
-    return n;
-}
-
+/* The first record, and of those that follow as many as are there. */
 static int take(azc_shm *shm, int most, azc_batch *batch, azc_item *items) {
     azc_ring_record record;
-    int r = make_room(shm);
-    if (r < 0) return r;
-    uint64_t start = shm->ring.next;
-    r = take_one(shm, &record);
+    uint64_t at = shm->ring.next;
+    int n = 0, r = make_room(shm);
+    if (r == 0) r = take_one(shm, &record);
     if (r <= 0) return r;
-    *batch = (azc_batch){.hold = record.end,
-                         .start = start,
+    *batch = (azc_batch){.start = at,
                          .at = (uintptr_t)record.payload,
-                         .span = record.size,
                          .stride = azc_ring_stride(record.size)};
-    items[0] = (azc_item){0, record.size, record.type_id};
-    shm->bytes += record.size;
-    int n = take_more(shm, most, batch, items);
+    do {
+        items[n] = (azc_item){at - batch->start, record.size, record.type_id};
+        if (record.size != items[0].size) batch->stride = 0;
+        batch->span = items[n++].offset + record.size;
+        batch->hold = at = record.end;
+        shm->bytes += record.size;
+    } while (n < most && azc_ring_take(&shm->ring, &record) == 1);
     shm->records += (uint64_t)n;
     shm->count++;
     *hold_at(shm, shm->count - 1) = (hold){batch->hold, false};

@@ -56,7 +56,7 @@ static ssize_t queue_and_drive(azc_channel *channel, azc_op *op) {
     enum azc_drove drove = DROVE_BUDGET;
     op->submitting = true;
     bool has_room = azc__queue_push(&channel->queue, op);
-    if (direct) drove = azc__drive(channel, channel->lane->direct);
+    if (direct) drove = azc__drive(channel, channel->lane->direct, true);
     if (!channel->driving) azc__hand_to_pump(channel, drove);
     op->submitting = false;
     if (op->ended) return report(channel, op);
@@ -268,49 +268,15 @@ static int send_within(azc_channel *channel, const message *it, bool ask_room) {
     return at_once ? attempt(channel, it) : queue_all(channel, it, ask_room);
 }
 
-static int send_bound(azc_id id, const message *it, bool ask_room) {
+int azc_send_bound(azc_id id, const void *data, size_t n, int messages,
+                   int ask_room) {
+    struct iovec piece = {(void *)(uintptr_t)data, n};
+    const message it = {&piece, 1, n, messages};
     azc_channel *channel = azc__enter(id);
     if (!channel) return azc__why(id);
-    int r = send_within(channel, it, ask_room);
+    int r = send_within(channel, &it, ask_room);
     azc__leave(channel);
     return r;
-}
-
-static int send_piece(azc_id id, const void *data, size_t n, int messages,
-                      bool ask_room) {
-    struct iovec piece = {(void *)(uintptr_t)data, n};
-    message it = {&piece, 1, n, messages};
-    return send_bound(id, &it, ask_room);
-}
-
-int azc_send_bound(azc_id channel, const void *data, size_t n) {
-    return send_piece(channel, data, n, 1, false);
-}
-
-int azc_put_bound(azc_id channel, const void *data, size_t n) {
-    return send_piece(channel, data, n, 1, true);
-}
-
-int azc_send_batch(azc_id channel, const void *data, size_t n, int count) {
-    return send_piece(channel, data, n, count, false);
-}
-
-/* Without the empty pieces, if few others are left: for an attempt, to which an empty
- * one would be a system call of its own. */
-static message in_pieces(const struct iovec *vec, int count,
-                         struct iovec *kept) {
-    message it = {.vec = kept, .messages = 1};
-    for (int i = 0; i < count; i++) {
-        if (!vec[i].iov_len) continue;
-        if (it.count < VEC_INLINE) kept[it.count] = vec[i];
-        it.count++;
-        it.n += vec[i].iov_len;
-    }
-    if (it.count == count || it.count > VEC_INLINE) {
-        it.vec = vec;
-        it.count = count;
-    }
-    return it;
 }
 
 static int send_to_seat(const azc_seat *seat, const message *it) {
@@ -327,9 +293,9 @@ static int send_to_seat(const azc_seat *seat, const message *it) {
 
 int azc_send_to_all(const azc_seat *seats, int n, const struct iovec *vec,
                     int count, uint64_t since_ns, int *which) {
-    struct iovec kept[VEC_INLINE];
-    const message it = in_pieces(vec, count, kept);
+    message it = {vec, count, 0, 1};
     int found = 0;
+    for (int i = 0; i < count; i++) it.n += vec[i].iov_len;
     for (int i = 0; i < n; i++) {
         int r = send_to_seat(&seats[i], &it);
         azc_tally *tally = seats[i].tally;

@@ -137,15 +137,7 @@ static ssize_t sys_unread(int fd, bool socket) {
 
 #ifdef AZC_PORTABLE
 
-static ssize_t sys_lend(int fd, sys_between *between, const struct iovec *vec,
-                        int count) {
-    (void)fd, (void)between, (void)vec, (void)count;
-    return -ENOSYS;
-}
-
 static int sys_takes_loans(int socket) { return (void)socket, 0; }
-
-static void sys_close_between(sys_between *it) { it->ends[0] = -1; }
 
 static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count,
                               int how) {
@@ -153,39 +145,27 @@ static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count,
                             : write_without_sigpipe(fd, vec, count, 0);
 }
 
-static ssize_t sys_read_pipe(int fd, const struct iovec *vec, int count,
-                             int how) {
+static ssize_t sys_read(int fd, const struct iovec *vec, int count, int how) {
     return how & SYS_NOWAIT ? -EOPNOTSUPP : RESULT(readv(fd, vec, count));
 }
 
-/* Through a pipe: where memcpy would crash at a hole, the kernel returns EFAULT. */
-static ssize_t copy_through(const int pipe_ends[2], char *to, const char *from,
-                            size_t n) {
-    for (size_t done = 0; done < n;) {
-        size_t piece = n - done < 4096 ? n - done : 4096;
-        ssize_t in = RESULT(write(pipe_ends[1], from + done, piece));
-        if (in < 0) return in;
-        for (ssize_t got = 0; got < in;) {
-            ssize_t r =
-                RESULT(read(pipe_ends[0], to + done + got, (size_t)(in - got)));
-            if (r < 0) return r;
-            got += r;
-        }
-        done += (size_t)in;
-    }
-    return (ssize_t)n;
-}
-
+/* Through a pipe: where memcpy would crash at a hole, the kernel returns EFAULT.  (It
+ * gives all of a piece back that it has taken.) */
 static ssize_t sys_copy(void *to, const void *from, size_t n) {
-    int pipe_ends[2];
-    if (pipe(pipe_ends) < 0) { /* no fd is left */
+    int ends[2];
+    ssize_t r = 0;
+    if (pipe(ends) < 0) { /* no fd is left */
         memcpy(to, from, n);
         return (ssize_t)n;
     }
-    ssize_t r = copy_through(pipe_ends, to, from, n);
-    close(pipe_ends[0]);
-    close(pipe_ends[1]);
-    return r;
+    for (size_t done = 0; r >= 0 && done < n; done += r > 0 ? (size_t)r : 0) {
+        size_t piece = n - done < 4096 ? n - done : 4096;
+        r = RESULT(write(ends[1], (const char *)from + done, piece));
+        if (r > 0) r = RESULT(read(ends[0], (char *)to + done, (size_t)r));
+    }
+    close(ends[0]);
+    close(ends[1]);
+    return r < 0 ? r : (ssize_t)n;
 }
 
 #else
@@ -292,8 +272,7 @@ static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count,
     return r;
 }
 
-static ssize_t sys_read_pipe(int fd, const struct iovec *vec, int count,
-                             int how) {
+static ssize_t sys_read(int fd, const struct iovec *vec, int count, int how) {
     if (how & SYS_NOWAIT)
         return RESULT(preadv2(fd, vec, count, -1, RWF_NOWAIT));
     return RESULT(readv(fd, vec, count));
@@ -318,16 +297,9 @@ static ssize_t sys_copy(void *to, const void *from, size_t n) {
 
 #endif
 
-static ssize_t sys_read_file(int fd, const struct iovec *vec, int count) {
-    return RESULT(readv(fd, vec, count));
-}
-
 static struct msghdr message_of(const struct iovec *vec, int count) {
-    struct msghdr message;
-    memset(&message, 0, sizeof message);
-    message.msg_iov = (struct iovec *)(uintptr_t)vec;
-    message.msg_iovlen = (size_t)count;
-    return message;
+    return (struct msghdr){.msg_iov = (struct iovec *)(uintptr_t)vec,
+                           .msg_iovlen = (size_t)count};
 }
 
 /* For the sender's credentials and the like, where a socket option asks for them. */
@@ -408,16 +380,7 @@ static ssize_t sys_recv(int fd, const struct iovec *vec, int count,
     return RESULT(recvmsg(fd, &message, MSG_DONTWAIT));
 }
 
-#ifdef AZC_PORTABLE
-
-static ssize_t sys_splice(int from, int to, size_t n) {
-    (void)from, (void)to, (void)n;
-    return -ENOSYS;
-}
-
-#define sys_sendfile sys_splice
-
-#else
+#ifndef AZC_PORTABLE
 
 static ssize_t sys_splice(int from, int to, size_t n) {
     return RESULT(splice(from, NULL, to, NULL, n, SPLICE_F_NONBLOCK));
@@ -437,17 +400,9 @@ static uint64_t sys_now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
+/* (only threads of ours wait in it, which no signal interrupts) */
 static int sys_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
-    uint64_t now, end = 0;
-    if (timeout_ms > 0) end = sys_now_ns() + (uint64_t)timeout_ms * 1000000;
-    for (;;) {
-        int r = poll(fds, count, timeout_ms);
-        if (r >= 0 || errno != EINTR) return r < 0 ? -errno : r;
-        if (timeout_ms > 0) /* what is left of it */
-            timeout_ms = (now = sys_now_ns()) < end
-                             ? (int)((end - now + 999999) / 1000000)
-                             : 0;
-    }
+    return (int)RESULT(poll(fds, count, timeout_ms));
 }
 
 static int sys_identify(int fd, struct stat *st) {
@@ -476,16 +431,13 @@ static int sys_is_nonblocking(int fd) {
     return flags >= 0 && flags & O_NONBLOCK;
 }
 
-static int sys_no_sigpipe(int fd) {
 #ifdef SO_NOSIGPIPE
+static int sys_no_sigpipe(int fd) {
     int on = 1;
     return (int)RESULT(
         setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on));
-#else
-    (void)fd;
-    return 0;
-#endif
 }
+#endif
 
 static int sys_linger(int fd) {
     struct linger linger = {0, 0};
@@ -562,8 +514,7 @@ static int sys_epoll_ctl(int epoll, int how, int fd,
 }
 
 /* epoll_wait counts in milliseconds; where that is too coarse, another poll of the
- * epoll fd waits.  A signal ends the wait early: the caller checks the clock.  A look
- * that does not wait is made again, because the caller relies on its result. */
+ * epoll fd waits. */
 enum { COARSE_US = 100000 };
 
 static int sys_epoll_wait(int epoll, struct epoll_event *events, int max,
@@ -575,10 +526,7 @@ static int sys_epoll_wait(int epoll, struct epoll_event *events, int max,
         ppoll(&ready, 1, &most, NULL);
         timeout_ms = 0;
     }
-    int r;
-    do r = epoll_wait(epoll, events, max, timeout_ms);
-    while (r < 0 && errno == EINTR && timeout_ms == 0);
-    return r >= 0 ? r : errno == EINTR ? 0 : -errno;
+    return (int)RESULT(epoll_wait(epoll, events, max, timeout_ms));
 }
 
 #endif
@@ -603,15 +551,12 @@ static void sys_prefer_huge(void *at, size_t n) {
 #endif
 }
 
+#ifndef AZC_PORTABLE
 static int sys_remap(void *from, size_t n, void *to) {
-#ifdef AZC_PORTABLE
-    (void)from, (void)n, (void)to;
-    return -ENOSYS;
-#else
     void *at = mremap(from, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, to);
     return at == MAP_FAILED ? -errno : 0;
-#endif
 }
+#endif
 
 /* Without its pages a mapping needs no room for others, nor a limit's leave. */
 static int sys_replace(void *at, size_t n) {
@@ -647,29 +592,26 @@ static void sys_sleep_us(unsigned us) {
 
 struct azc_sys azc_sys = {
     .write_file = sys_write_file,
-    .read_file = sys_read_file,
     .write_pipe = sys_write_pipe,
-    .read_pipe = sys_read_pipe,
+    .read = sys_read,
     .write_piece = sys_write_piece,
     .block_sigpipe = sys_block_sigpipe,
     .restore_sigpipe = sys_restore_sigpipe,
-    .lend = sys_lend,
     .unread = sys_unread,
     .send = sys_send,
     .recv = sys_recv,
-    .splice = sys_splice,
-    .sendfile = sys_sendfile,
     .poll = sys_poll,
     .identify = sys_identify,
     .is_tty = isatty,
     .set_nonblock = sys_set_nonblock,
     .is_nonblocking = sys_is_nonblocking,
+#ifdef SO_NOSIGPIPE
     .no_sigpipe = sys_no_sigpipe,
+#endif
     .takes_loans = sys_takes_loans,
     .linger = sys_linger,
     .dup = sys_dup,
     .close = sys_close,
-    .close_between = sys_close_between,
     .shutdown = sys_shutdown,
     .open_waker = sys_open_waker,
     .pipe = sys_pipe,
@@ -677,6 +619,11 @@ struct azc_sys azc_sys = {
     .signal = sys_signal,
     .clear = sys_clear,
 #ifndef AZC_PORTABLE
+    .lend = sys_lend,
+    .close_between = sys_close_between,
+    .splice = sys_splice,
+    .sendfile = sys_sendfile,
+    .remap = sys_remap,
     .epoll_create = sys_epoll_create,
     .epoll_ctl = sys_epoll_ctl,
     .epoll_wait = sys_epoll_wait,
@@ -688,7 +635,6 @@ struct azc_sys azc_sys = {
     .map = sys_map,
     .unmap = sys_unmap,
     .prefer_huge = sys_prefer_huge,
-    .remap = sys_remap,
     .replace = sys_replace,
     .thread_start = sys_thread_start,
     .now_ns = sys_now_ns,

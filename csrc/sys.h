@@ -1,31 +1,25 @@
 /* sys.h - every system call of the helper, through one table.
  *
  * Each entry returns >= 0 or -errno, unless it says otherwise, and never -EINTR; no
- * other file touches errno.  Tests put a simulated kernel here: they assign other functions
- * to the entries of azc_sys before the first channel is opened.
+ * other file touches errno.  What a system lacks (splice, say) is NULL.  Tests put a
+ * simulated kernel here: they assign other functions before the first channel is opened.
  *
  * The syscalls, and why
  *   writev, readv     files, ttys, and everything in the portable build
  *   pwritev2/preadv2  pipes: RWF_NOWAIT needs no O_NONBLOCK on a description
  *                     that others may share, RWF_NOSIGNAL spares a SIGPIPE
- *   write             pieces of our own pipes: the cheapest call there is
  *   vmsplice          lends pages to a pipe; FIONREAD tells what is not read yet.
  *                     splice takes them on to a UNIX socket, where SIOCOUTQ tells
  *   sendmsg, recvmsg  sockets: MSG_DONTWAIT and MSG_NOSIGNAL do the same there;
  *                     SCM_RIGHTS carries fds
- *   splice, sendfile  what a relay moves, without a copy in user space
- *   poll              whether a tty or FIFO is ready, before a call that may block
  *   statx             whether the number is still the file that we were given: with
  *                     AT_STATX_DONT_SYNC, since a file system that is asked may
  *                     never answer
  *   fcntl             keeps a pipe end of ours non-blocking, whatever another owner
  *                     of it has set
- *   getsockopt        whether a close may block (SO_LINGER)
  *   copy              process_vm_readv on ourselves (or a pipe): a copy that
  *                     meets a hole in the caller's memory says EFAULT where
  *                     memcpy would die
- *   mmap and others   the memory of pools, whose pages can be replaced
- *   epoll, eventfd    waiting and waking; in the portable build poll and a pipe
  */
 #ifndef AZC_SYS_H
 #define AZC_SYS_H
@@ -66,10 +60,10 @@ struct epoll_event;
 struct azc_sys {
     /* Bytes */
     ssize_t (*write_file)(int fd, const struct iovec *vec, int count);
-    ssize_t (*read_file)(int fd, const struct iovec *vec, int count);
     ssize_t (*write_pipe)(int fd, const struct iovec *vec, int count, int how);
-    ssize_t (*read_pipe)(int fd, const struct iovec *vec, int count, int how);
-    /* Only while SIGPIPE is blocked, as it always is in threads of ours. */
+    ssize_t (*read)(int fd, const struct iovec *vec, int count, int how);
+    /* The cheapest call there is, for pieces of our own pipes.  Only while SIGPIPE is
+     * blocked, as it always is in threads of ours. */
     ssize_t (*write_piece)(int fd, const void *data, size_t n);
     void (*block_sigpipe)(sys_sigpipe *state);
     void (*restore_sigpipe)(const sys_sigpipe *state, ssize_t written);
@@ -141,6 +135,12 @@ static inline void *sys_zeros(size_t n) {
     return memory ? memset(memory, 0, n) : NULL;
 }
 
+/* 1 if it is ready for that now, or has ended; 0, or -errno. */
+static inline int sys_ready(int fd, short events) {
+    struct pollfd it = {fd, events, 0};
+    return azc_sys.poll(&it, 1, 0);
+}
+
 /* A pipe's ends, or a waker's; -1 is none.  (A fork in between must not close the numbers'
  * next file, so they are forgotten first.) */
 static inline void sys_close_both(int ends[2]) {
@@ -148,14 +148,6 @@ static inline void sys_close_both(int ends[2]) {
     ends[0] = ends[1] = -1;
     if (first >= 0) azc_sys.close(first);
     if (second >= 0 && second != first) azc_sys.close(second);
-}
-
-/* The kernel has no memory: is it to be tried again?  Yes for two seconds; *since is
- * when that began, and 0 while there is memory. */
-static inline bool sys_is_patient(uint64_t *since) {
-    uint64_t now = azc_sys.now_ns();
-    if (!*since) *since = now;
-    return now - *since < UINT64_C(2000000000);
 }
 
 #endif

@@ -44,7 +44,7 @@ ffi: Any = _azc.ffi
 lib: _Lib = cast("_Lib", _azc.lib)
 constants: Counters = cast("Counters", _azc.lib)
 
-PORTABLE: bool = bool(lib.azc_portable())
+PORTABLE: bool = bool(constants.AZC_IS_PORTABLE)
 
 # What the functions that send return, besides 0, 1 and errors.
 IN_PROGRESS = -errno.EINPROGRESS
@@ -52,7 +52,6 @@ BUSY = -errno.EBUSY
 
 # For `SendStream.send` and `ReceiveStream._receive`, which have no time for a function
 # of Python's in between.
-send_bound = lib.azc_send_bound
 receive_now = lib.azc_recv_now
 
 

@@ -182,8 +182,9 @@ class Channel(OfOneProcess):
         if found is None:
             ready.views[0] = data = pin(message)
             n = len(data)
-            send = lib.azc_put_bound if how == PUT else lib.azc_send_bound
-            result = send(self.id, data, n) if n or how != WRITE else 0
+            result = 0
+            if n or how != WRITE:
+                result = lib.azc_send_bound(self.id, data, n, 1, how == PUT)
             del data  # a traceback may keep this frame
         else:
             result, n = found
@@ -194,7 +195,7 @@ class Channel(OfOneProcess):
     ) -> int:
         """Send messages that were joined into one block; returns as `submit`."""
         ready.views[0] = block
-        result = lib.azc_send_batch(self.id, block, len(block), len(messages))
+        result = lib.azc_send_bound(self.id, block, len(block), len(messages), 0)
         if result == IN_PROGRESS:
             ends = array.array("Q", map(nbytes, messages))
             lib.azc_set_sizes(

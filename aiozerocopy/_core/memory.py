@@ -147,7 +147,7 @@ class Memory:
         self._number = ffi.new("azc_id *")
         check(lib.azc_pool_open(slot_bytes, slots, self._number))
         self.slot_bytes = slot_bytes
-        self.nbytes = lib.azc_pool_bytes(self._number[0])
+        self.nbytes = self._at(slots) - self._at(0)
         self.slots = Slots(slots)
 
     def lease(self, on_end: Callable[[], object]) -> memoryview | None:

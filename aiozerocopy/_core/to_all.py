@@ -28,9 +28,8 @@ class Shared:
 
     def __init__(self, buffers: Iterable[Buffer]) -> None:
         self.pins: Pins = Pins(map(pin, buffers))
-        self.vec: Any = ffi.new(
-            "struct iovec[]", [(one, len(one)) for one in self.pins]
-        )
+        pieces = [(one, len(one)) for one in self.pins if len(one)]
+        self.vec: Any = ffi.new("struct iovec[]", pieces)
         self.nbytes: int = sum(map(len, self.pins))
 
     def copied(self) -> memoryview:
@@ -41,7 +40,7 @@ class Shared:
 
     def copy_to(self, memory: Any) -> None:
         """Copy the message to a pin that has room for it; without the GIL."""
-        lib.azc_copy_message(memory, self.vec, len(self.pins))
+        lib.azc_copy_message(memory, self.vec, len(self.vec))
 
 
 class Seat:
@@ -151,7 +150,7 @@ class Row:
             self._in_c + part.start,
             len(part),
             message.vec,
-            len(message.pins),
+            len(message.vec),
             since_ns,
             self._which,
         )
@@ -203,7 +202,7 @@ def move_to_copy(
                 copy.pins[0] if copy else ffi.NULL,
                 total,
                 newer.vec if newer else ffi.NULL,
-                len(newer.pins) if newer else 0,
+                len(newer.vec) if newer else 0,
                 results,
             )
             _note_moves(operations, results, copy, newer)

@@ -1,8 +1,8 @@
 /* rows_avx2.c - for x86 with AVX2, which yuv.c asks for before it comes here. */
+#include "rows.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
-
-#include "rows.h"
 
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target("avx2"))),                  \
@@ -20,6 +20,4 @@ const azc_rows azc__rows_avx2 = {"AVX2", luma, chroma, rgb};
 #ifdef __clang__
 #pragma clang attribute pop
 #endif
-#else
-typedef int azc_nothing; /* a C file must not be empty */
 #endif

@@ -16,10 +16,11 @@
 /* A row's channels in memory of ours, with room for a sample before the first. */
 enum { BEFORE = 32, BEHIND = 2 * BLOCK };
 
-static _Atomic(const azc_rows *) chosen;
+static const azc_rows *_Atomic rows;
 
 static const azc_rows *best(void) {
 #if defined(__x86_64__)
+    __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2")) return &azc__rows_avx2;
 #elif defined(__aarch64__)
     return &azc__rows_neon;
@@ -27,19 +28,11 @@ static const azc_rows *best(void) {
     return &azc__rows_plain;
 }
 
-static const azc_rows *rows(void) {
-    const azc_rows *found = atomic_load_explicit(&chosen, memory_order_relaxed);
-    if (found == NULL) {
-        found = best();
-        atomic_store_explicit(&chosen, found, memory_order_relaxed);
-    }
-    return found;
-}
+__attribute__((constructor)) static void choose(void) { rows = best(); }
 
 const char *azc_yuv_kind(int plain) {
-    if (plain != 0)
-        atomic_store(&chosen, plain > 0 ? &azc__rows_plain : best());
-    return rows()->name;
+    if (plain != 0) rows = plain > 0 ? &azc__rows_plain : best();
+    return rows->name;
 }
 
 static bool is_picture(const azc_yuv *how) {
@@ -57,14 +50,14 @@ static void luma_row(const azc_yuv *how, const uint8_t *rgb, uint8_t *y,
                      uint8_t *const channels[3]) {
     const int whole = how->width / BLOCK, done = whole * BLOCK;
     const int left = how->width - done;
-    rows()->luma(how, rgb, whole, y, channels);
+    rows->luma(how, rgb, whole, y, channels);
     if (left > 0) {
         uint8_t pixels[4 * BLOCK] = {0}, samples[BLOCK];
         uint8_t *const behind[3] = {channels[0] + done, channels[1] + done,
                                     channels[2] + done};
         memcpy(pixels, rgb + (size_t)done * how->pixel_bytes,
                (size_t)left * how->pixel_bytes);
-        rows()->luma(how, pixels, 1, samples, behind);
+        rows->luma(how, pixels, 1, samples, behind);
         memcpy(y + done, samples, left);
     }
     for (int c = 0; c < 3; c++) { /* the picture's edges go on */
@@ -78,14 +71,14 @@ static void chroma_row(const azc_yuv *how, uint8_t *const first[3],
     const int samples = halved(how->width), step = how->interleaved ? 2 : 1;
     const int whole = samples / BLOCK, done = whole * BLOCK;
     const int left = samples - done;
-    rows()->chroma(how, first, second, whole, u, v);
+    rows->chroma(how, first, second, whole, u, v);
     if (left > 0) {
         uint8_t of_u[2 * BLOCK], of_v[BLOCK];
         uint8_t *const one[3] = {first[0] + 2 * done, first[1] + 2 * done,
                                  first[2] + 2 * done};
         uint8_t *const other[3] = {second[0] + 2 * done, second[1] + 2 * done,
                                    second[2] + 2 * done};
-        rows()->chroma(how, one, other, 1, of_u, of_v);
+        rows->chroma(how, one, other, 1, of_u, of_v);
         memcpy(u + (size_t)step * done, of_u, (size_t)step * left);
         if (!how->interleaved) memcpy(v + done, of_v, left);
     }
@@ -126,14 +119,14 @@ static void rgb_row(const azc_yuv *how, const uint8_t *y, const uint8_t *u,
     const int whole = how->width / BLOCK, done = whole * BLOCK;
     const int left = how->width - done;
     const size_t step = how->interleaved ? 2 : 1;
-    rows()->rgb(how, y, u, v, whole, rgb);
+    rows->rgb(how, y, u, v, whole, rgb);
     if (left > 0) {
         uint8_t of_y[BLOCK] = {0}, of_u[BLOCK] = {0}, of_v[BLOCK] = {0};
         uint8_t pixels[4 * BLOCK];
         memcpy(of_y, y + done, left);
         memcpy(of_u, u + step * done / 2, step * halved(left));
         if (!how->interleaved) memcpy(of_v, v + done / 2, halved(left));
-        rows()->rgb(how, of_y, of_u, of_v, 1, pixels);
+        rows->rgb(how, of_y, of_u, of_v, 1, pixels);
         memcpy(rgb + (size_t)done * how->pixel_bytes, pixels,
                (size_t)left * how->pixel_bytes);
     }

@@ -119,8 +119,7 @@ static PyObject *send(azc_id channel, PyObject *views, PyObject *data,
     if (PyList_SetItem(views, 0, data) < 0) return NULL;
     if (n || how != AZC_WRITE) {
         PyThreadState *state = PyEval_SaveThread();
-        r = how == AZC_PUT ? azc_put_bound(channel, bytes, (size_t)n)
-                           : azc_send_bound(channel, bytes, (size_t)n);
+        r = azc_send_bound(channel, bytes, (size_t)n, 1, how == AZC_PUT);
         PyEval_RestoreThread(state);
     }
     if (r) return Py_BuildValue("(in)", r, n);

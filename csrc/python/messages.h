@@ -16,7 +16,7 @@
  * memory of each belongs to an object of a steady type; or -1. */
 void *azc_steady_total(void *steady);
 
-/* How a message is sent by the bound port: as azc_send_bound does, or azc_put_bound; or,
+/* How a message is sent by the bound port: as azc_send_bound does, or with ask_room; or,
  * for a transport, as azc_send_bound, but if it is empty not at all. */
 enum { AZC_SEND, AZC_PUT, AZC_WRITE };
 

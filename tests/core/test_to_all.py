@@ -197,7 +197,8 @@ class TestMove:
         """It was another message once."""
         pairs.queued(first := Shared([bytes(4 * BIG)]))
         waiting = pairs.queued(message := Shared([bytearray(b"old")]))
-        newer = Shared([b"newer"])
+        newer = Shared([b"", b"newer"])
+        assert len(newer.vec) == 1
         move_to_copy(pairs.channels, pairs.port, waiting, None, newer)
         assert [each.is_newer for each in waiting] == [True] * 3
         assert [each.total for each in waiting] == [5] * 3

@@ -597,10 +597,6 @@ static ssize_t fake_write_file(int fd, const struct iovec *vec, int count) {
     return move(fd, vec, count, true, call_waits(fd));
 }
 
-static ssize_t fake_read_file(int fd, const struct iovec *vec, int count) {
-    return move(fd, vec, count, false, call_waits(fd));
-}
-
 /* A FIFO does not know how not to wait, nor a pipe that pages were lent to. */
 static bool refuses(int fd, int how, bool out) {
     sim_file *file = kernel_file(fd);
@@ -644,7 +640,9 @@ static void fake_restore_sigpipe(const sys_sigpipe *state, ssize_t written) {
     SIM_CHECK(state->blocked, "SIGPIPE is restored, but was not blocked");
 }
 
-static ssize_t fake_read_pipe(int fd, const struct iovec *vec, int count, int how) {
+static ssize_t fake_read(int fd, const struct iovec *vec, int count, int how) {
+    if (!how && kernel_file(fd)->kind != PIPE)
+        return move(fd, vec, count, false, call_waits(fd));
     if (refuses(fd, how, false)) return -EOPNOTSUPP;
     return move_pipe(fd, vec, count, false, how);
 }
@@ -845,12 +843,11 @@ static void fake_sleep_us(unsigned us) {
 
 struct azc_sys azc_sys = {
     .write_file = fake_write_file,
-    .read_file = fake_read_file,
     .write_pipe = fake_write_pipe,
     .write_piece = fake_write_piece,
     .block_sigpipe = fake_block_sigpipe,
     .restore_sigpipe = fake_restore_sigpipe,
-    .read_pipe = fake_read_pipe,
+    .read = fake_read,
     .lend = fake_lend,
     .unread = fake_unread,
     .send = fake_send,

@@ -382,9 +382,8 @@ void scripted_pass(uint64_t us) { scripted_pass_ns(us * 1000); }
 
 struct azc_sys azc_sys = {
     .write_file = plain,
-    .read_file = plain,
     .write_pipe = on_pipe,
-    .read_pipe = on_pipe,
+    .read = on_pipe,
     .write_piece = fake_write_piece,
     .block_sigpipe = fake_block_sigpipe,
     .restore_sigpipe = fake_restore_sigpipe,

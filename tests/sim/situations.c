@@ -42,7 +42,7 @@ ssize_t put_fds(azc_id id, size_t n) {
 }
 
 int send_bound(azc_id id, size_t n) {
-    int r = azc_send_bound(id, memory, n);
+    int r = azc_send_bound(id, memory, n, 1, 0);
     return r > 0 ? 0 : r;
 }
 

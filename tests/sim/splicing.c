@@ -87,8 +87,8 @@ static void drop_first(own_pipe *it, size_t n) {
 }
 
 /* Only ever what lies in it: an empty one would hold the caller for good. */
-static ssize_t fake_read_file(int fd, const struct iovec *vec, int count) {
-    if (!is_own(fd)) return splicing.files.read_file(fd, vec, count);
+static ssize_t fake_read(int fd, const struct iovec *vec, int count, int how) {
+    if (!is_own(fd)) return splicing.files.read(fd, vec, count, how);
     own_pipe *it = pipe_of(fd);
     SIM_CHECK(it->level && count == 1, "an empty pipe is read");
     if (kernel_strikes(kernel_rates.interrupted, FAULT_INTERRUPTED)) return -EINTR;
@@ -232,7 +232,7 @@ void splicing_begin(void) {
     azc_sys.pipe = fake_pipe;
     azc_sys.enlarge = fake_enlarge;
     azc_sys.close = fake_close;
-    azc_sys.read_file = fake_read_file;
+    azc_sys.read = fake_read;
     azc_sys.splice = fake_splice;
     azc_sys.sendfile = fake_sendfile;
     azc_sys.poll = fake_poll;

@@ -160,21 +160,17 @@ static void bind(stream *it) {
     azc_bind_port(it->channel, it->port, it->token, it->budget);
 }
 
-static int bound(stream *it, size_t n, int (*send)(azc_id, const void *, size_t)) {
+static int bound(stream *it, size_t n, int messages, int ask_room) {
     const char *data = fresh(it, n);
     bind(it);
-    return forget(it, n, send(it->channel, data, n));
+    return forget(it, n, azc_send_bound(it->channel, data, n, messages, ask_room));
 }
 
-static int by_bound(stream *it, size_t n) { return bound(it, n, azc_send_bound); }
+static int by_bound(stream *it, size_t n) { return bound(it, n, 1, 0); }
 
-static int by_put(stream *it, size_t n) { return bound(it, n, azc_put_bound); }
+static int by_put(stream *it, size_t n) { return bound(it, n, 1, 1); }
 
-static int by_batch(stream *it, size_t n) {
-    const char *data = fresh(it, n);
-    bind(it);
-    return forget(it, n, azc_send_batch(it->channel, data, n, 2));
-}
+static int by_batch(stream *it, size_t n) { return bound(it, n, 2, 0); }
 
 /* To one seat: no other is looked at. */
 static int to_seat(stream *it, azc_tally *tally, const struct iovec *vec, int count) {
@@ -223,8 +219,8 @@ typedef struct way {
 
 static const way WAYS[] = {
     {"azc_send_bound", by_bound, false, true},
-    {"azc_put_bound", by_put, false, true},
-    {"azc_send_batch", by_batch, false, true},
+    {"azc_send_bound that asks for room", by_put, false, true},
+    {"azc_send_bound of a batch", by_batch, false, true},
     {"azc_send_to_all", by_all, true, true},
     {"azc_sendv", by_pieces, false, false},
     {"azc_sendv of two messages", by_asking, false, false},
@@ -326,7 +322,7 @@ static void send_after_loan(const way *way, const kind *fd) {
     memcpy(slot, fresh(&it, PAGE), PAGE);
     bind(&it);
     uint64_t loan = it.token;
-    CHECK(azc_send_bound(it.channel, slot, PAGE) == -EINPROGRESS);
+    CHECK(azc_send_bound(it.channel, slot, PAGE, 1, 0) == -EINPROGRESS);
     CHECK(it.flow->lent == PAGE && stats_of(&it).lent == PAGE);
     CHECK(way->send(&it, 1000) == 0 && it.flow->lent == PAGE);
     peer_read(it.flow, PAGE - 1);
@@ -389,35 +385,6 @@ static void check_share(const share *of) {
 }
 
 /* ---- to many at once ----------------------------------------------------- */
-
-/* Empty pieces are left out: no call is made for one, nor an operation for many. */
-static void check_empty_pieces(int kind) {
-    azc_tally tally = {.result = 99};
-    begin("azc_send_to_all", "empty pieces");
-    stream it = open_stream(kind, AZC_OUT, PLENTY);
-    CHECK(by_bound(&it, 1) == 0);
-    char *data = (char *)fresh(&it, 60000);
-    struct iovec vec[] = {{data, 0},
-                          {data, 20000},
-                          {NULL, 0},
-                          {memory, 0},
-                          {data + 20000, 20000},
-                          {NULL, 0},
-                          {memory, 0},
-                          {data + 40000, 10000},
-                          {NULL, 0},
-                          {data + 50000, 10000}};
-    bind(&it);
-    kernel_allocations_left = 0;
-    CHECK(to_seat(&it, &tally, vec, 10) == 0);
-    kernel_allocations_left = -1;
-    CHECK(has_arrived(&it));
-    CHECK(stats_of(&it).calls == it.flow->calls);
-    CHECK(to_seat(&it, &tally, vec, 1) == 0);
-    CHECK(has_arrived(&it) && stats_of(&it).immediate == 3);
-    CHECK(stats_of(&it).messages == 3 && stats_of(&it).calls == it.flow->calls);
-    end_with(&it);
-}
 
 /* If one of the pieces would be lent, all of the message is the queue's.  (What lies
  * behind the pieces does not count.) */
@@ -546,7 +513,7 @@ static void check_sizes(void) {
     stream it = open_stream(SOCKET, AZC_OUT, 1200);
     azc_event event;
     bind(&it);
-    CHECK(azc_send_batch(it.channel, fresh(&it, 3000), 3000, 3) == -EINPROGRESS);
+    CHECK(azc_send_bound(it.channel, fresh(&it, 3000), 3000, 3, 0) == -EINPROGRESS);
     kernel_allocations_left = 0;
     CHECK(azc_set_sizes(it.channel, 0, sizes, 3) == -ENOMEM);
     kernel_allocations_left = -1;
@@ -694,7 +661,7 @@ static void check_closed_port(void) {
     stream it = open_stream(SOCKET, AZC_OUT, 1000);
     bind(&it);
     CHECK(azc_port_close(it.port) == 0);
-    CHECK(azc_send_bound(it.channel, fresh(&it, 3000), 3000) == -EINPROGRESS);
+    CHECK(azc_send_bound(it.channel, fresh(&it, 3000), 3000, 1, 0) == -EINPROGRESS);
     read_on(&it);
     CHECK(has_arrived(&it) && azc_free(it.channel) == 0);
     end();
@@ -752,8 +719,6 @@ int main(void) {
     lending_on_replace = replaced;
     check_ways();
     for (size_t i = 0; i < sizeof SHARES / sizeof *SHARES; i++) check_share(&SHARES[i]);
-    check_empty_pieces(SOCKET);
-    check_empty_pieces(PIPE);
     check_lent_piece();
     check_all();
     check_one_channel_twice();
