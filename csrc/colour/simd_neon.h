@@ -31,22 +31,26 @@ static inline void split4(const uint8_t *p, bytes channels[3]) {
 }
 
 static inline void join3(uint8_t *p, const bytes channels[3]) {
-    for (int half = 0; half < 2; half++)
-        vst3q_u8(p + 48 * half,
-                 (uint8x16x3_t){{channels[0].val[half], channels[1].val[half],
-                                 channels[2].val[half]}});
+    for (int half = 0; half < 2; half++) {
+        const uint8x16x3_t of = {{channels[0].val[half], channels[1].val[half],
+                                  channels[2].val[half]}};
+        vst3q_u8(p + 48 * half, of);
+    }
 }
 
 static inline void join4(uint8_t *p, const bytes channels[3]) {
-    for (int half = 0; half < 2; half++)
-        vst4q_u8(p + 64 * half,
-                 (uint8x16x4_t){{channels[0].val[half], channels[1].val[half],
-                                 channels[2].val[half], vdupq_n_u8(255)}});
+    for (int half = 0; half < 2; half++) {
+        const uint8x16x4_t of = {{channels[0].val[half], channels[1].val[half],
+                                  channels[2].val[half], vdupq_n_u8(255)}};
+        vst4q_u8(p + 64 * half, of);
+    }
 }
 
 static inline void join2(uint8_t *p, bytes a, bytes b) {
-    for (int half = 0; half < 2; half++)
-        vst2q_u8(p + 32 * half, (uint8x16x2_t){{a.val[half], b.val[half]}});
+    for (int half = 0; half < 2; half++) {
+        const uint8x16x2_t of = {{a.val[half], b.val[half]}};
+        vst2q_u8(p + 32 * half, of);
+    }
 }
 
 static inline words widened(bytes x) {
