@@ -501,8 +501,8 @@ async def wait_for(ticket: Ticket) -> None:
     await ticket
 
 
-def error_in_thread(call: Callable[..., object], *args: Any) -> object:
-    """Call it in a thread of its own; return what it raises or returns."""
+def begun_in_thread(call: Callable[..., object], *args: Any) -> Callable[[], object]:
+    """Call it in a thread of its own; the result waits for its end, as below."""
     ends: list[object] = []
 
     def run() -> None:
@@ -511,10 +511,18 @@ def error_in_thread(call: Callable[..., object], *args: Any) -> object:
         except Exception as error:
             ends.append(error)
 
+    def end() -> object:
+        thread.join()
+        return ends[0]
+
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join()
-    return ends[0]
+    return end
+
+
+def error_in_thread(call: Callable[..., object], *args: Any) -> object:
+    """Call it in a thread of its own; return what it raises or returns."""
+    return begun_in_thread(call, *args)()
 
 
 async def everything(stream: ReceiveStream | None) -> bytes:

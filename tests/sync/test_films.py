@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import scripts
-from links import error_in_thread
+from links import begun_in_thread
 
 from aiozerocopy import FramePool, StreamClosed, sync
 from aiozerocopy.ffmpeg import Audio, FFmpegError, find_ffmpeg
@@ -93,14 +93,11 @@ def test_picture_and_sound_from_two_threads(tmp_path: Path) -> None:
 def test_acquire_waits_for_a_slot() -> None:
     with FramePool((10,), slots=1) as pool:
         held = sync.acquire(pool)
-        got: list[object] = []
-        thread = threading.Thread(target=lambda: got.append(sync.acquire(pool).shape))
-        thread.start()
+        waiting = begun_in_thread(lambda: sync.acquire(pool).shape)
         while not pool.stats.waiting:
             pass
         held.release()
-        thread.join()
-        assert got == [(10,)]
+        assert waiting() == (10,)
 
 
 class TestFailures:
@@ -122,20 +119,17 @@ class TestFailures:
             film.close()
 
     def test_abort_leaves_nothing_and_ends_a_send(self, tmp_path: Path) -> None:
-        ends_by: list[object] = []
         film = sync.ffmpeg.Writer(tmp_path / "film.mp4", SIZE)
 
         def send() -> None:
             while True:
                 film.send(pictures(1)[0])
 
-        thread = threading.Thread(target=lambda: ends_by.append(error_in_thread(send)))
-        thread.start()
+        end = begun_in_thread(send)
         while not film.stats.bytes_sent:
             pass
         film.abort()
-        thread.join()
-        assert isinstance(ends_by[0], StreamClosed)
+        assert isinstance(end(), StreamClosed)
         assert list(tmp_path.iterdir()) == []
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from links import error_in_thread
+from links import begun_in_thread
 
 from aiozerocopy import StreamClosed, sync
 from aiozerocopy._core.binding import PORTABLE
@@ -68,13 +68,8 @@ def test_nobody_listens(tmp_path: Path) -> None:
 
 def test_abort_ends_a_receive(ends: tuple[sync.Ring, sync.Ring]) -> None:
     _, receiver = ends
-    ends_by: list[object] = []
-    thread = threading.Thread(
-        target=lambda: ends_by.append(error_in_thread(receiver.receive))
-    )
-    thread.start()
+    end = begun_in_thread(receiver.receive)
     while not receiver.stats.waits:
         pass
     receiver.abort()
-    thread.join()
-    assert isinstance(ends_by[0], StreamClosed)
+    assert isinstance(end(), StreamClosed)

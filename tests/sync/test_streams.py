@@ -21,7 +21,7 @@ from links import (
     STALLING,
     Link,
     PlainReader,
-    error_in_thread,
+    begun_in_thread,
     open_link,
     open_unread,
 )
@@ -149,12 +149,10 @@ class TestFailures:
     def test_reader_that_leaves(self, kind: str, tmp_path: Path) -> None:
         with open_link(kind, tmp_path) as link, sender(link) as stream:
             data = message(1, 0, 4 * BIG)
-            ends: list[object] = []
-            thread = in_thread(lambda: ends.append(error_in_thread(stream.send, data)))
+            end = begun_in_thread(stream.send, data)
             wait_until(lambda: stream.stats.bytes_sent)
             link.kill_reader()
-            thread.join()
-            [error] = ends
+            error = end()
             assert isinstance(error, StreamBroken)
             assert 0 < error.bytes_sent < error.total == len(data)
             assert isinstance(error.__cause__, OSError)
@@ -166,10 +164,7 @@ class TestFailures:
         one, other = sync.socketpair()
         with other:
             args = [bytearray(8 * BIG)] if call == "send" else []
-            ends: list[object] = []
-            thread = in_thread(
-                lambda: ends.append(error_in_thread(getattr(one, call), *args))
-            )
+            ended = begun_in_thread(getattr(one, call), *args)
             if call == "send":
                 wait_until(lambda: one.stats.messages_queued)
             else:
@@ -183,8 +178,7 @@ class TestFailures:
             else:
                 getattr(one, end)()
                 expected = StreamClosed
-            thread.join()
-            assert isinstance(ends[0], expected)
+            assert isinstance(ended(), expected)
 
     def test_abort_as_the_listener_begins_to_wait(self) -> None:
         """Its fd must not be closed then: another file would get the number."""
@@ -292,14 +286,9 @@ class TestThreads:
 
     def test_that_receive_take_turns(self) -> None:
         with sync.pipe() as (reader, writer):
-            got: list[bytes] = []
-            threads = [
-                in_thread(lambda: got.append(reader.receive(1))) for _ in range(3)
-            ]
+            ends = [begun_in_thread(reader.receive, 1) for _ in range(3)]
             writer.send(b"123")
-            for thread in threads:
-                thread.join()
-            assert sorted(got) == [b"1", b"2", b"3"]
+            assert {end() for end in ends} == {b"1", b"2", b"3"}
 
     def test_whose_loop_runs_is_refused(self) -> None:
         with sync.pipe() as (reader, writer):
