@@ -508,6 +508,23 @@ async def test_client_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.every_loop
+async def test_more_clients_than_allowed() -> None:
+    async with azc.serve_tcp(echo, max_connections=2) as server:
+        streams = [await connect(server) for _ in range(2)]
+        for stream in streams:
+            assert await ask(stream, b"hello") == b"hello"
+        async with connect(server) as third:
+            with pytest.raises((EndOfStream, azc.StreamBroken)):
+                await third.receive()
+        assert (server.connections, server.refused) == (2, 1)
+        await streams.pop().aclose()
+        await until(lambda: server.connections == 1)
+        async with connect(server) as third:
+            assert await ask(third, b"hello") == b"hello"
+        await streams.pop().aclose()
+
+
+@pytest.mark.every_loop
 async def test_who_shows_no_token_makes_room(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
