@@ -318,23 +318,19 @@ class _FdQueue:
             return False
 
     def end_if_idle(self) -> None:
-        """Give the fd back, unless something is on its way."""
+        """Give the fd back, unless something is on its way.  May be called twice."""
         with self._lock:
             self._collect()
-            if self._in_flight:
+            if self._in_flight or not self.open:
                 return
-            self._end()
-        with _lock:
-            if _queues.get(self._key) is self:
-                del _queues[self._key]
-
-    def _end(self) -> None:
-        if self.open:
             self.open = False
             self._ended.set()
             self._channel.abort()
             self.port.drain()
             self.port.close()
+        with _lock:
+            if _queues.get(self._key) is self:
+                del _queues[self._key]
 
 
 def _channel_to(number: int) -> Channel:
