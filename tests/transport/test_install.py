@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import ssl
 import subprocess
 import sys
@@ -79,33 +78,22 @@ def kind(request: pytest.FixtureRequest, tls: Contexts) -> Kind:
     return Kind(TLSTransport, {"ssl": tls[0]}, of_client)
 
 
+@pytest.mark.parametrize("module", [asyncio, azc.transport])
 @pytest.mark.parametrize("over", ["tcp", "unix"])
-async def test_streams(kind: Kind, over: str, tmp_path: Path) -> None:
+async def test_streams(kind: Kind, over: str, module: Any, tmp_path: Path) -> None:
+    """asyncio's functions, which ask the loop, and ours."""
     if over == "tcp":
-        server = await asyncio.start_server(echo, HOST, 0, **kind.of_server)
+        server = await module.start_server(echo, HOST, 0, **kind.of_server)
         address = server.sockets[0].getsockname()
-        streams = await asyncio.open_connection(*address, **kind.of_client)
+        streams = await module.open_connection(*address, limit=5, **kind.of_client)
     else:
         path = tmp_path / "socket"
-        server = await asyncio.start_unix_server(echo, path, **kind.of_server)
-        streams = await asyncio.open_unix_connection(path, **kind.of_client)
+        server = await module.start_unix_server(echo, path, **kind.of_server)
+        streams = await module.open_unix_connection(path, limit=5, **kind.of_client)
+    assert streams[0]._limit == 5
     await ask(streams, kind.transport)
     server.close()
     await server.wait_closed()
-
-
-async def test_socket_that_was_accepted_elsewhere(kind: Kind) -> None:
-    loop = asyncio.get_running_loop()
-    left, right = socket.socketpair()
-    (upper, notes), (lower, _) = await asyncio.gather(
-        loop.connect_accepted_socket(Recorder, left, **kind.of_server),
-        loop.create_connection(Recorder, sock=right, **kind.of_client),
-    )
-    assert type(upper) is type(lower) is kind.transport
-    lower.write(payload(1, BIG))
-    lower.close()
-    await until(notes.is_lost)
-    assert_same(notes.data, payload(1, BIG))
 
 
 async def test_stream_that_begins_tls_later(tls: Contexts) -> None:
@@ -127,6 +115,15 @@ async def test_stream_that_begins_tls_later(tls: Contexts) -> None:
     await ask((reader, writer), TLSTransport)
     server.close()
     await server.wait_closed()
+
+
+async def test_methods_of_the_loop_are_ours() -> None:
+    loop = asyncio.get_running_loop()
+    names = {name for name in vars(azc.transport) if hasattr(loop, name)}
+    assert names >= {"connect_accepted_socket", "create_connection", "start_tls"}
+    for name in names:
+        if name[0] != "_" and name != "sendfile":
+            assert getattr(loop, name).__wrapped__ is getattr(azc.transport, name)
 
 
 async def test_sendfile(kind: Kind, tmp_path: Path) -> None:

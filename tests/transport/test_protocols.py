@@ -5,8 +5,6 @@ import contextvars
 import errno
 import gc
 import mmap
-import os
-import platform
 import socket
 import weakref
 from collections.abc import Callable
@@ -15,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import scripts
 from accepting import Failing
 from links import BIG, others_wait, until
 from oracle import message, payload, poison
@@ -56,45 +53,34 @@ async def test_echo_and_the_order_of_calls() -> None:
     assert servers[0].events == ["made", "data", "eof", "lost"]
 
 
-async def test_extra_info() -> None:
-    async with await azt.create_server(Recorder, HOST, 0) as server:
-        address = server.sockets[0].getsockname()
-        transport, protocol = await azt.create_connection(Recorder, *address)
-        assert transport.get_extra_info("peername") == address
-        sock = transport.get_extra_info("socket")
-        assert sock is transport.get_extra_info("socket")
-        assert sock.getsockname() == transport.get_extra_info("sockname")
-        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        assert transport.get_extra_info("cipher", 5) == 5
-        transport.close()
-        await protocol.lost
-        await others_wait()
-        assert sock.fileno() == -1
-        assert transport.get_extra_info("peername") == address
-
-
-async def test_socket_is_told_also_while_it_closes() -> None:
+@pytest.mark.parametrize("is_given", [False, True])
+async def test_extra_info(is_given: bool) -> None:
     class Late(Recorder):
         def connection_lost(self, exc: BaseException | None) -> None:
             self.socket = self.transport.get_extra_info("socket")
             super().connection_lost(exc)
 
-    async with opened(Late) as end:
-        end.transport.close()
-        await end.protocol.lost
-        assert end.protocol.socket is not None
-        assert end.transport.get_protocol() is None
-
-
-async def test_a_given_socket_stays_an_object_until_the_end() -> None:
-    ours, peer = socket.socketpair()
-    with peer:
-        transport, protocol = await azt.create_connection(Recorder, sock=ours)
-        assert ours.fileno() >= 0
+    async with await azt.create_server(Recorder, HOST, 0) as server:
+        address = server.sockets[0].getsockname()
+        if is_given:
+            ours = socket.create_connection(address)
+            transport, protocol = await azt.create_connection(Late, sock=ours)
+        else:
+            transport, protocol = await azt.create_connection(Late, *address)
+        assert transport.get_extra_info("peername") == address
+        sock = transport.get_extra_info("socket")
+        assert sock is transport.get_extra_info("socket")
+        assert sock.getsockname() == transport.get_extra_info("sockname")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert not is_given or sock.fileno() == ours.fileno()
+        assert transport.get_extra_info("cipher", 5) == 5
         transport.close()
         await protocol.lost
-        await until(lambda: ours.fileno() < 0)
-        assert peer.recv(1) == b""
+        assert protocol.socket is sock
+        await others_wait()
+        assert sock.fileno() == -1
+        assert transport.get_extra_info("peername") == address
+        assert transport.get_protocol() is None
 
 
 # ---- writing ------------------------------------------------------------------------
@@ -265,76 +251,6 @@ async def test_pause_and_resume_reading(kind: type[Recorder]) -> None:
         end.transport.resume_reading()
         end.transport.resume_reading()
         await until(lambda: end.protocol.data == b"one")
-
-
-@both_loops
-async def test_paused_while_much_comes() -> None:
-    """Not more than what was on its way is told after pause_reading."""
-
-    class Once(Recorder):
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self.transport.pause_reading()
-
-    async with opened(Once) as end:
-
-        def has(n: int) -> bool:
-            return len(end.protocol.data) == n
-
-        for seed in range(5):
-            end.peer.send(payload(seed, 1000))
-            await until(partial(has, 1000 * (seed + 1)))
-            end.peer.send(b"x")
-            await others_wait()
-            assert len(end.protocol.data) == 1000 * (seed + 1)
-            end.transport.resume_reading()
-            await until(partial(has, 1000 * (seed + 1) + 1))
-            end.protocol.data.pop()
-            end.transport.resume_reading()
-
-
-FAULTS = """
-import resource
-from aiozerocopy import transport as azt
-
-SIZE, TIMES = 190_000, 50
-
-class Echo(asyncio.Protocol):
-    def connection_made(self, transport):
-        self.transport = transport
-
-    def data_received(self, data):
-        self.transport.write(data)
-
-async def main():
-    loop = asyncio.get_running_loop()
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
-    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * SIZE)
-    transport, _ = await azt.create_unix_connection(Echo, sock=ours)
-    sent, room = bytes(SIZE), memoryview(bytearray(SIZE))
-    faults = []
-    for _ in range(2 * TIMES):
-        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
-        await loop.sock_sendall(theirs, sent)
-        left = SIZE
-        while left:
-            left -= await loop.sock_recv_into(theirs, room[:left])
-    print(faults[-1] - faults[TIMES])
-    transport.abort()
-    theirs.close()
-    ours.close()
-
-run(main)
-"""
-
-
-@pytest.mark.skipif(
-    platform.libc_ver()[0] != "glibc" or any("MALLOC" in name for name in os.environ),
-    reason="what malloc keeps is another matter there",
-)
-def test_memory_of_what_comes_is_not_had_from_the_kernel_each_time() -> None:
-    assert int(scripts.run(FAULTS)) < 500  # pages; without, 18 a message
 
 
 async def test_an_empty_buffer_is_an_error() -> None:
@@ -518,8 +434,21 @@ async def test_one_that_is_dropped_warns_and_closes() -> None:
 # ---- servers ------------------------------------------------------------------------
 
 
+async def client_of(server: azt.Server) -> Recorder:
+    address: Any = server.sockets[0].getsockname()
+    if isinstance(address, str):
+        return (await azt.create_unix_connection(Recorder, address))[1]
+    return (await azt.create_connection(Recorder, *address))[1]
+
+
+async def leave(protocol: Recorder) -> None:
+    protocol.transport.close()
+    await protocol.lost
+
+
 @both_loops
-async def test_a_server_and_its_clients() -> None:
+@pytest.mark.parametrize("end", ["close_clients", "abort_clients"])
+async def test_a_server_and_its_clients(end: str) -> None:
     served: list[Recorder] = []
 
     def factory() -> Recorder:
@@ -533,7 +462,7 @@ async def test_a_server_and_its_clients() -> None:
     await server.start_serving()
     await server.start_serving()
     assert server.is_serving()
-    clients = [await azt.create_connection(Recorder, *address) for _ in range(3)]
+    clients = [await client_of(server) for _ in range(3)]
     await until(lambda: len(served) == 3)
     server.close()
     server.close()
@@ -543,21 +472,11 @@ async def test_a_server_and_its_clients() -> None:
     waiting = asyncio.ensure_future(server.wait_closed())
     await others_wait()
     assert not waiting.done()
-    server.close_clients()
+    getattr(server, end)()
     await waiting
-    for transport, protocol in clients:
-        assert await protocol.lost is None
-        transport.close()
+    for client in clients:
+        assert await client.lost is None
     await server.wait_closed()
-
-
-async def test_abort_clients() -> None:
-    async with await azt.create_server(Recorder, HOST, 0) as server:
-        address = server.sockets[0].getsockname()
-        _, protocol = await azt.create_connection(Recorder, *address)
-        await until(lambda: server._clients)
-        server.abort_clients()
-        assert await protocol.lost is None
 
 
 @both_loops
@@ -586,13 +505,10 @@ async def test_a_factory_that_raises_costs_one_client() -> None:
         return Recorder()
 
     async with await azt.create_server(factory, HOST, 0) as server:
-        address = server.sockets[0].getsockname()
-        _, refused = await azt.create_connection(Recorder, *address)
-        await refused.lost
-        transport, protocol = await azt.create_connection(Recorder, *address)
+        await (await client_of(server)).lost
+        client = await client_of(server)
         await until(lambda: not answers)
-        transport.close()
-        await protocol.lost
+        await leave(client)
     assert isinstance(told[0]["exception"], LookupError)
 
 
@@ -603,13 +519,11 @@ async def test_no_fds_for_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiozerocopy.transport.server.PAUSE", 0.01)
     async with await azt.create_server(Recorder, HOST, 0) as server:
         (listener,) = server._listeners
-        address = listener.sock.getsockname()
+        connecting = asyncio.ensure_future(client_of(server))
         no_fds: Any = Failing(listener.sock, errno.EMFILE)
         listener.sock = no_fds
-        transport, protocol = await azt.create_connection(Recorder, *address)
         await until(lambda: server._clients)
-        transport.close()
-        await protocol.lost
+        await leave(await connecting)
     assert [each["message"] for each in told] == ["no clients are accepted for now"]
 
 
@@ -632,21 +546,18 @@ async def test_protocol_has_a_context_of_its_own() -> None:
     seen: list[tuple[str, str]] = []
 
     class Setting(Recorder):
-        def _note(self, name: str) -> None:
+        pass
+
+    def noting(name: str) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
             seen.append((name, var.get()))
             var.set(name)
+            getattr(Recorder, name)(*arguments)
 
-        def connection_made(self, transport: Any) -> None:
-            self._note("made")
-            super().connection_made(transport)
+        return call
 
-        def data_received(self, data: bytes) -> None:
-            self._note("data")
-            super().data_received(data)
-
-        def connection_lost(self, exc: BaseException | None) -> None:
-            self._note("lost")
-            super().connection_lost(exc)
+    for name in ("connection_made", "data_received", "connection_lost"):
+        setattr(Setting, name, noting(name))
 
     var.set("mine")
     async with opened(Setting) as end:
@@ -657,16 +568,18 @@ async def test_protocol_has_a_context_of_its_own() -> None:
         end.peer.send(b"x")
         await until(lambda: end.protocol.data)
     assert var.get() == "another"
-    assert seen == [("made", "mine"), ("data", "made"), ("lost", "made")]
+    assert seen == [
+        ("connection_made", "mine"),
+        ("data_received", "connection_made"),
+        ("connection_lost", "connection_made"),
+    ]
 
 
 async def test_a_server_over_a_given_socket() -> None:
     sock = socket.socket()
     sock.bind((HOST, 0))
     async with await azt.create_server(Recorder, sock=sock) as server:
-        transport, protocol = await azt.create_connection(Recorder, *sock.getsockname())
-        transport.close()
-        await protocol.lost
+        await leave(await client_of(server))
         assert server.sockets[0].fileno() == sock.fileno()
     assert sock.fileno() == -1
 
@@ -676,11 +589,10 @@ async def test_unix(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     server = await azt.create_unix_server(Recorder, path, cleanup_socket=True)
     async with server:
-        transport, protocol = await azt.create_unix_connection(Recorder, path)
+        client = await client_of(server)
         await until(lambda: server._clients)
-        assert transport.get_extra_info("peername") == str(path)
-        transport.close()
-        await protocol.lost
+        assert client.transport.get_extra_info("peername") == str(path)
+        await leave(client)
     assert not path.exists()
     with pytest.raises(FileNotFoundError, match="cannot connect to"):
         await azt.create_unix_connection(Recorder, path)
@@ -692,9 +604,8 @@ async def test_unix_over_given_sockets(tmp_path: Path) -> None:
     async with await azt.create_unix_server(Recorder, sock=listener):
         ours = socket.socket(socket.AF_UNIX)
         ours.connect(str(tmp_path / "socket"))
-        transport, protocol = await azt.create_unix_connection(Recorder, sock=ours)
-        transport.close()
-        await protocol.lost
+        _, client = await azt.create_unix_connection(Recorder, sock=ours)
+        await leave(client)
 
 
 # ---- connecting ---------------------------------------------------------------------
@@ -734,11 +645,8 @@ async def test_names_and_local_addresses() -> None:
             {"host": HOST, "local_addr": ("127.0.0.1", 0)},
             {"host": HOST, "flags": socket.AI_NUMERICHOST},
         ):
-            transport, protocol = await azt.create_connection(
-                Recorder, port=port, **options
-            )
-            transport.close()
-            await protocol.lost
+            _, client = await azt.create_connection(Recorder, port=port, **options)
+            await leave(client)
 
 
 async def test_all_errors() -> None:
@@ -749,37 +657,3 @@ async def test_all_errors() -> None:
             await azt.create_connection(Recorder, HOST, port, all_errors=True)
         errors = getattr(caught.value, "exceptions", [caught.value])
         assert [type(error) for error in errors] == [ConnectionRefusedError]
-
-
-# ---- streams ------------------------------------------------------------------------
-
-
-@both_loops
-@pytest.mark.parametrize("over", ["tcp", "unix"])
-async def test_streams(over: str, tmp_path: Path) -> None:
-    async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while line := await reader.readline():
-            writer.write(line.upper())
-            await writer.drain()
-        writer.write(MUCH)
-        writer.close()
-        await writer.wait_closed()
-
-    path = tmp_path / "socket"
-    if over == "tcp":
-        starting = azt.start_server(shout, HOST, 0)
-    else:
-        starting = azt.start_unix_server(shout, path)
-    async with await starting as server:
-        if over == "tcp":
-            address = server.sockets[0].getsockname()
-            reader, writer = await azt.open_connection(*address, limit=5)
-        else:
-            reader, writer = await azt.open_unix_connection(path, limit=5)
-        writer.writelines([b"a\n", b"bc\n"])
-        assert [await reader.readline() for _ in range(2)] == [b"A\n", b"BC\n"]
-        writer.write_eof()
-        assert await reader.readexactly(len(MUCH)) == MUCH
-        assert await reader.read() == b""
-        writer.close()
-        await writer.wait_closed()
