@@ -4,14 +4,14 @@ import itertools
 import json
 import os
 import platform
-import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import distributions
-from pathlib import Path
 from typing import Any
+
+from proof.results import processor
 
 from bench.race import Duel, Result, Run
 
@@ -205,19 +205,11 @@ def machine() -> dict[str, Any]:
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cpu": _cpu_model(),
+        "cpu": processor(),
         "cpus": len(os.sched_getaffinity(0)),
         "load": os.getloadavg()[0],  # of the last minute
         "versions": {name: text for name, text in versions.items() if text},
     }
-
-
-def _cpu_model() -> str:
-    """As the kernel calls it; on Arm it often does not."""
-    info = Path("/proc/cpuinfo")
-    text = info.read_text() if info.exists() else ""
-    found = re.search(r"model name\s*:\s*(.*)", text)
-    return found[1] if found else platform.machine()
 
 
 def _busy(machine: dict[str, Any]) -> str:

@@ -132,18 +132,23 @@ def plain(text: str) -> str:
 def machine() -> Json:
     """Where it was, without the machine's name."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with open("/proc/cpuinfo") as file:
-        name = re.search(r"^model name\s*: (.*)$", file.read(), re.MULTILINE)
-    processor = name[1] if name else platform.machine()
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": commit(),
         "kernel": f"{platform.system()} {platform.release()}",
-        "processor": f"{processor}, {len(os.sched_getaffinity(0))} cores",
+        "processor": f"{processor()}, {len(os.sched_getaffinity(0))} cores",
         "memory": f"{memory / (1 << 30):.1f} GiB",
         "python": f"{platform.python_implementation()} {sys.version.split()[0]}",
         "C library": " ".join(platform.libc_ver()),
     }
+
+
+def processor() -> str:
+    """As the kernel calls it; on Arm it often does not."""
+    info = Path("/proc/cpuinfo")
+    text = info.read_text() if info.exists() else ""
+    found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    return found[1] if found else platform.machine()
 
 
 def commit() -> str:

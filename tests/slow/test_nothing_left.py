@@ -175,18 +175,11 @@ async def ask(stream: azc.Stream) -> None:
         assert await stream.receive() == b"hello"
 
 
-@case("connect_tcp", "serve_tcp")
-async def _(_folder: Path) -> AsyncIterator[Any]:
+@case("connect_tcp", "serve_tcp", "connect_unix", "serve_unix")
+async def _(folder: Path) -> AsyncIterator[Any]:
     async def connect() -> None:
         async with azc.serve_tcp(echo, "127.0.0.1", 0) as server:
             await ask(await azc.connect_tcp("127.0.0.1", server.port))
-
-    yield connect
-
-
-@case("connect_unix", "serve_unix")
-async def _(folder: Path) -> AsyncIterator[Any]:
-    async def connect() -> None:
         async with azc.serve_unix(echo, folder / "socket"):
             await ask(await azc.connect_unix(folder / "socket"))
 

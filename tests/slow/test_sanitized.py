@@ -3,12 +3,8 @@
 With AddressSanitizer and UndefinedBehaviorSanitizer Python's own objects come from
 malloc, so that a buffer which C looks at after its end is found out as well.
 ThreadSanitizer looks at what our C does; Python itself is not built for it.
-
-AZC_SANITIZED=all runs all tests of streams, servers and sources that way on asyncio,
-which takes long.
 """
 
-import os
 import re
 import shutil
 import subprocess
@@ -20,19 +16,6 @@ import figures
 import pytest
 import trees
 
-ALL = os.environ.get("AZC_SANITIZED") == "all"
-LEFT_OUT_OF_ALL = (
-    # No C of ours runs there,
-    *("test_docs", "test_package", "test_*architecture", "transport/test_install"),
-    *("slow/test_proof", "slow/test_fuzz", "test_examples", "core/test_extras"),
-    *("commands/test_bad_input", "commands/test_cli", "commands/test_options"),
-    *("commands/test_doctor", "slow/test_simulat*"),
-    # it is time that is measured,
-    *("bench/*", "web/test_floods", "slow/test_soak"),
-    # or other programs would have to bear with the sanitizer.
-    *("web/test_browser*", "commands/test_render", "dask/*", "web/test_viewer"),
-    "transport/test_real_programs",
-)
 # One link of each kind of fd and one loop, without what has no C of its own.
 CHOSEN = (
     "not trio and not uvloop and not tcp and not [pty and not [cat and not [fifo "
@@ -108,7 +91,7 @@ THREADS = Sanitizer(
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.builds,
-    pytest.mark.timeout(10_000 if ALL else 600),
+    pytest.mark.timeout(600),
 ]
 
 
@@ -120,12 +103,6 @@ def path_of(library: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     path = done.stdout.strip()
     return path if Path(path).is_absolute() else ""
-
-
-def files_for(sanitizer: Sanitizer) -> list[str]:
-    if not ALL or sanitizer is THREADS:
-        return [f"tests/{name}" for name in sanitizer.tests]
-    return ["tests", *(f"--ignore-glob=*/tests/{name}.py" for name in LEFT_OUT_OF_ALL)]
 
 
 @pytest.mark.parametrize("sanitizer", [MEMORY, THREADS], ids=["memory", "threads"])
@@ -141,10 +118,10 @@ def test_sanitized(sanitizer: Sanitizer, tmp_path: Path) -> None:
     process = trees.start_tests(
         tree,
         *("-m", "not slow and not builds and not quiet", "-k", sanitizer.chosen),
-        *files_for(sanitizer),
+        *(f"tests/{name}" for name in sanitizer.tests),
         program=sanitizer.program,
         LD_PRELOAD=path_of(sanitizer.library),
-        AZC_PATIENCE="8" if ALL else "4",  # every access takes its time
+        AZC_PATIENCE="4",  # every access takes its time
         **sanitizer.settings,
     )
     with process:

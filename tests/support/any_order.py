@@ -269,9 +269,13 @@ class World:
             if call.end == "sent" and number not in self.checker.counts
         ]
 
-    def check_all_came(self) -> None:
-        """All that was sent has arrived, if it was not thrown away."""
-        assert not self.lost(), f"{self.lost()} were sent, and lost"
+    def check_end(self, complaint: str, *, is_whole: bool = True) -> None:
+        """The peer sees it, and has all that was sent, if nothing was thrown away."""
+        self.read_until(lambda: self.has_ended, complaint)
+        self.check_order()
+        if is_whole:
+            self.checker.finish()
+            assert not self.lost(), f"{self.lost()} were sent, and lost"
 
     # -- the end ------------------------------------------------------------------
 
@@ -284,11 +288,7 @@ class World:
         wait(closing.done, "aclose does not end")
         closing.result()
         if is_there:
-            self.read_until(lambda: self.has_ended, "the peer sees no end")
-            self.check_order()
-            if is_whole:
-                self.checker.finish()
-                self.check_all_came()
+            self.check_end("the peer sees no end", is_whole=is_whole)
         self.tidy()
 
     async def _aclose(self) -> None:
@@ -303,10 +303,7 @@ class World:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
-        self.read_until(lambda: self.has_ended, "the peer of a lost stream sees no end")
-        self.check_order()
-        self.checker.finish()
-        self.check_all_came()
+        self.check_end("the peer of a lost stream sees no end")
         self.tidy()
 
     def tidy(self) -> None:
