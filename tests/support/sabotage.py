@@ -1,5 +1,7 @@
 """Deliberate faults that tests must catch: see slow/test_negative_controls.py."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 from aiozerocopy import _azc
@@ -14,42 +16,7 @@ from aiozerocopy.capture.connection import Answer, Connection
 
 VARIABLE = "AZC_TEST_SABOTAGE"
 
-# csrc/sabotage.h; compiled in with AZC_SABOTAGE=1 only
-IN_C = {
-    "order": 1,
-    "tail": 2,
-    "rescue": 4,
-    "identity": 8,
-    "loan": 16,
-    "socket_loan": 16,
-    "detach": 32,
-    "event": 64,
-    "gate": 256,
-    "between": 1024,
-    "hold": 4096,
-    "files": 8192,
-    "interrupt": 16384,
-    "party": 32768,
-    "late": 65536,
-}
-
-
-def apply(fault: str) -> None:
-    """Break the package in this process; with "" or "none" leave it as it is."""
-    if fault in IN_C:
-        _azc.lib.azc_sabotage = IN_C[fault]
-    elif fault == "unpin":
-        _unpin_early()
-    elif fault == "kept":
-        _keep_errors()
-    elif fault == "take_back":
-        _take_nothing_back()
-    elif fault == "slot":
-        _let_go_of_slots()
-    elif fault == "stale":
-        damage.merged = lambda rows: []  # no slot ever lacks a row
-    elif fault not in ("", "none"):
-        raise ValueError(f"no such fault: {fault}")
+HEADER = Path(__file__).parents[2] / "csrc" / "sabotage.h"
 
 
 def _unpin_early() -> None:
@@ -102,3 +69,30 @@ def _take_nothing_back() -> None:
         return True
 
     Channel.take_back = take_back  # type: ignore[method-assign, assignment]
+
+
+def _lack_no_rows() -> None:
+    """Take every slot of a screen's pictures for up to date."""
+    damage.merged = lambda rows: []
+
+
+IN_PYTHON = {
+    "unpin": _unpin_early,
+    "kept": _keep_errors,
+    "take_back": _take_nothing_back,
+    "slot": _let_go_of_slots,
+    "stale": _lack_no_rows,
+}
+
+
+def apply(fault: str) -> None:
+    """Break the package in this process; with "" or "none" leave it as it is.
+
+    Faults in C are those of csrc/sabotage.h, compiled in with AZC_SABOTAGE=1 only.
+    """
+    if fault in IN_PYTHON:
+        IN_PYTHON[fault]()
+    elif fault not in ("", "none"):
+        bits = dict(re.findall(r"SABOTAGE_(\w+) = (\d+)", HEADER.read_text()))
+        bit = bits[fault.upper().removeprefix("SOCKET_")]  # (loan has two tests)
+        _azc.lib.azc_sabotage = int(bit)
