@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from links import (
     BIG,
+    SENDS,
     Link,
     attempt,
     begun,
@@ -35,7 +36,7 @@ from links import (
 from oracle import assert_same, message, payload, poison
 from tensors import CUDA, OldTensor, OldTensorWithArray, Tensor, TensorThatCopies
 
-from aiozerocopy import SendStream, StreamBroken, socketpair
+from aiozerocopy import StreamBroken, socketpair
 from aiozerocopy._core import receiving
 from aiozerocopy._core.pins import receive_at_once
 
@@ -77,20 +78,6 @@ KINDS: dict[str, Callable[[], Any]] = {
     "mmap": _mapped,
     "ctypes": _structure,
 }
-
-
-CALLS = ("send", "put", "pieces", "send_many")
-
-
-async def _send(stream: SendStream, call: str, data: Any) -> None:
-    if call == "send":
-        await stream.send(data)
-    elif call == "put":
-        await put_and_wait(stream, data)
-    elif call == "pieces":
-        await stream.send(b"", data, b"")
-    else:
-        await stream.send_many([data])
 
 
 def _arrays() -> dict[str, NDArray[Any]]:
@@ -138,10 +125,10 @@ async def test_kinds(pipe: Link, kind: str) -> None:
     else:
         data = array = KINDS[kind]() if kind in KINDS else ARRAYS[kind]
     async with collected(pipe, start=True) as (stream, _, received):
-        for call in CALLS:
-            await _send(stream, call, data)
+        for send in SENDS.values():
+            await send(stream, data)
     sent = getattr(array, "tobytes", None) or memoryview(array).tobytes
-    assert_same(received, sent() * len(CALLS))
+    assert_same(received, sent() * len(SENDS))
 
 
 @pytest.mark.parametrize("kind", ["f", "d", "H"])
@@ -270,9 +257,9 @@ async def test_refused_at_the_call(pipe: Link, kind: str) -> None:
     async with checked(pipe, {1: 2}, start=True) as (stream, _):
         good = message(1, 0, 100)
         await stream.send(good)
-        for call in CALLS:
+        for send in SENDS.values():
             with pytest.raises(error, match=text):
-                await _send(stream, call, data)
+                await send(stream, data)
         with pytest.raises(error, match=text):
             await stream.send(good, data, good)
         with pytest.raises(error, match=text):

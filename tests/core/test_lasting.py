@@ -23,11 +23,11 @@ from endings import ENDS
 from limits import limited
 from links import (
     BIG,
+    SENDS,
     attempt,
     begun,
     linux_only,
     open_link,
-    put_and_wait,
     reading,
     submitted,
     until,
@@ -38,6 +38,7 @@ import aiozerocopy as azc
 from aiozerocopy import StreamBroken
 
 SMALL = 1000
+Send = Callable[[azc.SendStream, bytes], Awaitable[object]]
 # For what takes seconds, and is the same with every loop.
 only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
@@ -47,28 +48,22 @@ only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: the close is a reset
 
 
-CALLS: dict[str, Callable[[azc.SendStream], Awaitable[object]]] = {
-    "send": lambda stream: stream.send(b"one"),
-    "pieces": lambda stream: stream.send(b"one", b"two"),
-    "view": lambda stream: stream.send(memoryview(bytearray(100_000))),
-    "send_many": lambda stream: stream.send_many([b"one", b"two"]),
-    "put": lambda stream: put_and_wait(stream, b"one"),
-    "thread": lambda stream: anyio.to_thread.run_sync(stream.send_from_thread, b"one"),
-}
+async def in_thread(stream: azc.SendStream, data: bytes) -> None:
+    await anyio.to_thread.run_sync(stream.send_from_thread, data)
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("call", CALLS)
-async def test_reset_is_told_first_and_ever_after(call: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("send", [*SENDS.values(), in_thread])
+async def test_reset_is_told_first_and_ever_after(send: Send, tmp_path: Path) -> None:
     with open_link("tcp4", tmp_path) as link:
         far = socket.socket(fileno=link.take_read_fd())
         far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         stream = link.sender()
         await stream.send(b"hello")
         far.close()
-        for each in (call, "send", "pieces"):
+        for each in (send, SENDS["send"], SENDS["pieces"]):
             with pytest.raises(StreamBroken) as caught:
-                await CALLS[each](stream)
+                await each(stream, b"one")
             assert caught.value.errno == errno.ECONNRESET
             assert isinstance(caught.value.__cause__, OSError)
             assert caught.value.__cause__.errno == errno.ECONNRESET

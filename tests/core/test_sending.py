@@ -4,7 +4,7 @@ import itertools
 import random
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,13 @@ import anyio
 import pytest
 from links import (
     BIG,
+    SENDS,
     Link,
     attempt,
     begun,
     checked,
     collected,
     open_link,
-    put_and_wait,
     reading,
     stuck,
     submitted,
@@ -221,13 +221,11 @@ async def test_every_opener_takes_it(tmp_path: Path) -> None:
 # ---- while another thread ends it ---------------------------------------------------
 
 
-CALLS: dict[str, Callable[[azc.SendStream], Awaitable[object]]] = {
-    "send": lambda stream: stream.send(bytes(SMALL)),
-    "pieces": lambda stream: stream.send(bytes(SMALL), memoryview(bytes(SMALL))),
-    "put": lambda stream: put_and_wait(stream, bytearray(SMALL)),
-    "send_many": lambda stream: stream.send_many([bytes(SMALL)] * 3),
-    "flush": lambda stream: stream.flush(),
-}
+async def flush(stream: azc.SendStream, _: object) -> None:
+    await stream.flush()
+
+
+CALLS = {**SENDS, "flush": flush}
 
 
 @pytest.fixture
@@ -261,7 +259,7 @@ async def test_abort_in_another_thread(call: str) -> None:
                 for count in itertools.count():
                     if count == begin:
                         go.set()
-                    await CALLS[call](stream)
+                    await CALLS[call](stream, bytes(SMALL))
         finally:
             reader.abort()
         thread.join()

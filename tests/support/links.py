@@ -496,6 +496,15 @@ async def put_and_wait(stream: SendStream, *buffers: Any) -> None:
     await (await stream.put(*buffers))
 
 
+# Ways to send a buffer, and to wait until it is the caller's again.
+SENDS: dict[str, Callable[[SendStream, Any], Awaitable[object]]] = {
+    "send": lambda stream, data: stream.send(data),
+    "pieces": lambda stream, data: stream.send(b"", data, b""),
+    "put": put_and_wait,
+    "send_many": lambda stream, data: stream.send_many([data]),
+}
+
+
 async def wait_for(ticket: Ticket) -> None:
     """Await the ticket, for callers that need a coroutine."""
     await ticket
