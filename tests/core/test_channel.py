@@ -138,19 +138,6 @@ class TestClose:
         assert operation.done
         assert not is_exported(data)
 
-    def test_not_while_an_operation_is_on_its_way(self, pipe: Unread) -> None:
-        port = Port()
-        data = bytearray(SIZE)
-        operation = pipe.send(port, data)
-        assert port.is_busy() is True
-        assert port.close() is False
-        assert is_exported(data)
-        pipe.read()
-        assert port.wait(operation)
-        assert port.is_busy() is False
-        assert port.close() is True
-        assert port.is_busy() is False
-
     def test_a_port_that_was_never_opened(self) -> None:
         lost = list(borrows._lost)
         Port.__new__(Port).__del__()

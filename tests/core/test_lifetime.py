@@ -292,20 +292,6 @@ class TestLoops:
         stream.send_from_thread(b"threads need none")
         stream.abort()
 
-    def test_abort_after_the_loop(self, pipe: Link) -> None:
-        data = bytearray(BIG)
-        stream = pipe.sender()
-
-        async def put() -> None:
-            await stream.put(data)
-            await begun(stream)
-
-        anyio.run(put)
-        with pytest.raises(BufferError):
-            data.clear()
-        stream.abort()
-        data.clear()
-
     def test_a_closed_stream_that_is_kept_keeps_no_port(self) -> None:
         """What ends after its loop is told to whoever sweeps lost ports: a port that
         is kept is not lost, and the memory would be borrowed as long as the stream."""

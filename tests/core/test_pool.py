@@ -3,7 +3,6 @@
 import ctypes
 import gc
 import threading
-import weakref
 from functools import partial
 from typing import Any
 
@@ -128,16 +127,6 @@ class TestSlots:
         del pool
         gc.collect()
         assert bytes(view) == b"0123456789"
-
-    def test_the_memory_goes_with_the_last_frame_of_a_closed_pool(self) -> None:
-        pool = azc.FramePool(10, slots=2)
-        memory = weakref.ref(pool._memory)
-        frame = pool.acquire_nowait()
-        with frame:
-            pool.close()
-            assert memory() is not None
-        assert memory() is None
-        assert pool.stats.free == 2
 
     @pytest.mark.every_loop
     async def test_cancelled_acquire_takes_no_slot(self) -> None:
