@@ -215,7 +215,8 @@ async def begun(
             lower = secure(protocol, ready)
             top = lower.upper
             transport.set_protocol(lower)
-        await made(transport)
+        await asyncio.sleep(0)  # let others run, as the loop's own does
+        transport.begin()
         if secure is not None:
             await ready
     except BaseException:
@@ -225,13 +226,3 @@ async def begun(
     finally:
         ready.cancel()
     return top, protocol
-
-
-async def made(transport: SocketTransport) -> None:
-    """Return once connection_made was called; raises what that does."""
-    try:
-        await asyncio.sleep(0)  # let others run, as the loop's own does
-        transport.begin()
-    except BaseException:
-        transport.abort()
-        raise

@@ -1,4 +1,4 @@
-"""A transport of each kind in the middle of its work, to fork under."""
+"""Transports in the middle of their work, and servers, to fork under."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any
 
 import trustme
 from links import until
-from transports import Recorder
+from transports import HOST, Recorder
 
 from aiozerocopy import transport as azt
 
@@ -41,11 +41,6 @@ class World:
     async def begin(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.task: Any = asyncio.current_task()
-        await self._connect()
-        await asyncio.sleep(0)  # (libuv adds fds to its epoll in its next turn)
-        self.knock()
-
-    async def _connect(self) -> None:
         authority = trustme.CA()
         self.trusting = ssl.create_default_context()
         authority.configure_trust(self.trusting)
@@ -53,97 +48,83 @@ class World:
         authority.issue_cert("localhost").configure_cert(trusted)
         ours, self.peer = socket.socketpair()
         self.peer.setblocking(False)
-        self.busy, self.busy_told = await azt.create_connection(Told, sock=ours)
-        self.busy.write(SOURCE)
-        self.busy_socket = self.busy.get_extra_info("socket")
-        self.server = await azt.create_server(Echo, "127.0.0.1", 0, ssl=trusted)
-        self.tls, self.tls_told = await self._tls()
+        _, self.busy = await azt.create_connection(Told, sock=ours)
+        self.busy.transport.write(SOURCE)
+        self.busy_socket = self.busy.transport.get_extra_info("socket")
+        self.server = await azt.create_server(Echo, HOST, 0, ssl=trusted)
         self.unix_server = await azt.create_unix_server(
             Echo, self.path, cleanup_socket=True
         )
-        self.unix, self.unix_told = await self._unix()
-
-    async def _tls(self) -> Any:
-        address = self.server.sockets[0].getsockname()
-        return await azt.create_connection(
-            Told, *address, ssl=self.trusting, server_hostname="localhost"
-        )
-
-    async def _unix(self) -> Any:
-        return await azt.create_unix_connection(Told, self.path)
-
-    def knock(self) -> None:
-        """Somebody comes, whom the server has not taken when we fork."""
+        self.tls, self.unix = await self._tls(), await self._unix()
+        await asyncio.sleep(0)  # (libuv adds fds to its epoll in its next turn)
+        # Somebody comes, whom the server has not taken when we fork.
         self.guest = socket.socket(socket.AF_UNIX)
         self.guest.connect(self.path)
         self.guest.send(b"knock")
         self.guest.setblocking(False)
 
-    @property
-    def transports(self) -> list[Any]:
-        return [self.busy, self.tls, self.unix]
+    async def _tls(self) -> Told:
+        options: Any = {"ssl": self.trusting, "server_hostname": "localhost"}
+        address = self.server.sockets[0].getsockname()
+        return (await azt.create_connection(Told, *address, **options))[1]
+
+    async def _unix(self) -> Told:
+        return (await azt.create_unix_connection(Told, self.path))[1]
 
     @property
     def told(self) -> list[Told]:
-        return [self.busy_told, self.tls_told, self.unix_told]
+        return [self.busy, self.tls, self.unix]
 
     # -- in the parent ------------------------------------------------------------
 
     async def go_on(self) -> None:
         """All is as if there had been no child: no byte is missing, none came twice."""
-        await self._use_connections()
-        with self.guest:
-            assert await self.loop.sock_recv(self.guest, 9) == b"knock"
-        for connect in (self._tls, self._unix):
-            transport, told = await connect()
-            transport.write(b"new")
-            await until(told.has(b"new"))
-            transport.close()
-            await until(told.is_lost)
-
-    async def _use_connections(self) -> None:
         got = bytearray()
         while len(got) < BIG:
             got += await self.loop.sock_recv(self.peer, BIG)
         assert got == SOURCE
         await self.loop.sock_sendall(self.peer, b"to the parent")
-        await until(self.busy_told.has(b"to the parent"))
+        await until(self.busy.has(b"to the parent"))
         assert self.busy_socket.family == socket.AF_UNIX
-        for transport, told in ((self.tls, self.tls_told), (self.unix, self.unix_told)):
-            transport.write(SOURCE)
+        with self.guest:
+            assert await self.loop.sock_recv(self.guest, 9) == b"knock"
+        for told in (self.tls, self.unix):
+            told.transport.write(SOURCE)
             await until(told.has(SOURCE))
-
-    def _has_file(self) -> bool:
-        return os.path.exists(self.path)
+        for told in (await self._tls(), await self._unix()):
+            told.transport.write(b"new")
+            await until(told.has(b"new"))
+            told.transport.close()
+            await until(told.is_lost)
 
     async def end(self) -> None:
-        for transport in self.transports:
-            transport.close()
         for told in self.told:
+            told.transport.close()
             await until(told.is_lost)
         assert await self.loop.sock_recv(self.peer, 1) == b""
+        self.peer.close()
         assert self._has_file()
         for server in (self.server, self.unix_server):
             server.close()
             await server.wait_closed()
         assert not self._has_file()
-        self.peer.close()
+
+    def _has_file(self) -> bool:
+        return os.path.exists(self.path)
 
     # -- in the child -------------------------------------------------------------
 
     def disturb(self) -> None:
         """Call whatever there is."""
-        for transport in self.transports:
+        for told in self.told:
             for name, *arguments in (
                 *(("write", b"child"), ("writelines", [b"chi", b"ld"])),
                 *(("pause_reading",), ("resume_reading",), ("write_eof",)),
                 *(("get_extra_info", "socket"), ("set_write_buffer_limits", 0)),
                 *(("__repr__",), ("close",), ("abort",), ("abort",)),
             ):
-                with contextlib.suppress(
-                    AttributeError, NotImplementedError, RuntimeError, OSError
-                ):
-                    getattr(transport, name)(*arguments)
+                with contextlib.suppress(NotImplementedError, RuntimeError, OSError):
+                    getattr(told.transport, name)(*arguments)
         for server in (self.server, self.unix_server):
             server.close_clients()
             server.abort_clients()
@@ -156,18 +137,14 @@ class World:
             asyncio.tasks._enter_task(self.loop, self.task)
         ours, mine = os.pipe()
         os.write(mine, b"mine")
-        busy: Any = self.busy
-        os.dup2(ours, busy._fd)  # a number that is closed here
+        os.dup2(ours, self.busy.transport._fd)  # a number that is closed here
         for _ in range(10):
             await asyncio.sleep(0)
         assert os.read(ours, 9) == b"mine"
 
     def drop(self) -> None:
         """Let the collector have all of ours."""
-        for name in ("busy", "tls", "unix"):
-            delattr(self, name)
-            delattr(self, f"{name}_told")
-        del self.server, self.unix_server
+        del self.busy, self.tls, self.unix, self.server, self.unix_server
 
 
 async def live(folder: str) -> None:
