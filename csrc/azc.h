@@ -204,12 +204,13 @@ int azc_sendv(azc_id channel, azc_id port, uint64_t token,
               const struct iovec *vec, int count, const uint64_t *sizes,
               int nsizes, int ask_room);
 
-/* Receives at least need and at most n bytes.
+/* Receives at least need and at most n bytes; and with fds, of which the need is 1, the
+ * files that come with them.
  *   >= 0  that many; fewer than need means the end of the stream
  *   -EINPROGRESS and the rest: as azc_sendv; an event may have status 0 and
  *   fewer bytes than need, at the end of the stream. */
 ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
-                 size_t n, size_t need);
+                 size_t n, size_t need, azc_fds *fds);
 
 /* Receives what is there, n bytes at most, if no receive is queued: without a token, and
  * without waiting.  Returns how many, and stores it in *received if any have come.  The
@@ -227,9 +228,6 @@ ssize_t azc_recv_then(azc_id channel, azc_id port, uint64_t token, void *data,
  *   -ETOOMANYREFS  (also of an event, with AZC_REFUSED) too many are on their way */
 int azc_send_fds(azc_id channel, azc_id port, uint64_t token, const void *data,
                  size_t n, azc_fds *fds);
-/* As azc_recv with a need of 1, and receives the fds that come with the bytes. */
-ssize_t azc_recv_fds(azc_id channel, azc_id port, uint64_t token, void *data,
-                     size_t n, azc_fds *fds);
 
 /* Stores duplicates of count fds, closed on exec.  0, or -EBADF, -EMFILE, -EINVAL (too
  * many): then none are stored. */

@@ -22,7 +22,7 @@
  *   a pump's        its lists of channels
  *   loops           which ports' loops receive what has come themselves (loop.c)
  *   a port's        its list of events
- *   pools           where pools are (pool.c)
+ *   a pool's        its memory (pool.c)
  *   parties         which channels lend pages, which relays pass them on (lender.c)
  */
 #ifndef AZC_CHANNEL_H

@@ -1,9 +1,7 @@
 /* closing.c - the end of a channel: its fd is closed, or left to its next owner. */
-#include "closing.h"
+#include "ending.h"
 
 #include <errno.h>
-
-#include "ending.h"
 
 /* An fd to close, and the note that tells of it. */
 typedef struct azc_closing {
@@ -87,16 +85,12 @@ static int begin_close(azc_channel *channel) {
     return azc__finish_close(channel) ? 1 : -EINPROGRESS;
 }
 
-static bool is_unclosed(const azc_channel *channel) {
-    return channel->state == OPEN || channel->state == BROKEN;
-}
-
 int azc_close(azc_id id, azc_id port, uint64_t token) {
     azc_note *note;
     int r = azc__note_new(port, token, &note);
     azc_channel *channel = azc__enter(id);
     if (!channel) r = azc__why(id);
-    if (r == 0 && !is_unclosed(channel)) r = -EALREADY;
+    if (r == 0 && channel->state >= CLOSING) r = -EALREADY;
     if (r < 0) {
         azc__note_free(note);
     } else {
@@ -112,7 +106,7 @@ int azc_free(azc_id id) {
     azc_channel *channel = azc__enter(id);
     if (!channel) return azc__why(id);
     channel->freed = true;
-    if (is_unclosed(channel)) begin_close(channel);
+    if (channel->state < CLOSING) begin_close(channel);
     azc__leave(channel);
     return 0;
 }

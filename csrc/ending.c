@@ -6,12 +6,9 @@
 
 #include "sabotage.h"
 
-/* Lent pages that cannot be taken back stay with the reader. */
-static bool stay_lent(azc_op *op) { return op->lent && azc__op_detach(op) < 0; }
-
 static int end(azc_channel *channel, azc_op *op, int status, int outcome) {
     if (status < 0 && op->in_flight) outcome = AZC_UNKNOWN;
-    if (stay_lent(op)) outcome = AZC_KEPT;
+    if (op->lent && azc__op_detach(op) < 0) outcome = AZC_KEPT;
     if (op->hold) op->hold->lost(op->hold, azc__outward(channel), status);
     op->status = status;
     op->outcome = outcome;

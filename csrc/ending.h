@@ -38,4 +38,10 @@ void azc__apply_cancel_of(azc_channel *channel, azc_op *op);
  * a cancel.  False: it is none. */
 bool azc__let_go(azc_channel *channel, azc_op *op);
 
+/* CLOSING -> CLOSED (closing.c); the lock is released meanwhile.  False: another thread is
+ * closing the fd. */
+bool azc__finish_close(azc_channel *channel);
+/* In a forked child, without the lock. */
+void azc__channel_fork_child(void *channel);
+
 #endif

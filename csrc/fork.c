@@ -9,11 +9,10 @@
 #include <errno.h>
 
 #include "channel.h"
-#include "closing.h"
+#include "ending.h"
 #include "lender.h"
 #include "loop.h"
 #include "passing.h"
-#include "pool.h"
 #ifndef AZC_PORTABLE
 #include "ring.h"
 #endif
@@ -24,13 +23,11 @@ static void prepare(void) {
     pthread_mutex_lock(&azc__pumps_lock);
     for (int i = 0; i < TABLES; i++) pthread_mutex_lock(&azc__tables[i]->lock);
     pthread_mutex_lock(&azc__loops_lock);
-    pthread_mutex_lock(&azc__pools_lock);
     pthread_mutex_lock(&azc__parties_lock);
 }
 
 static void in_parent(void) {
     pthread_mutex_unlock(&azc__parties_lock);
-    pthread_mutex_unlock(&azc__pools_lock);
     pthread_mutex_unlock(&azc__loops_lock);
     for (int i = 0; i < TABLES; i++)
         pthread_mutex_unlock(&azc__tables[i]->lock);
@@ -58,9 +55,8 @@ __attribute__((constructor)) static void watch_forks(void) {
 /* ---- exit ------------------------------------------------------------ */
 
 static void close_all(void) {
-    for (uint32_t i = 0; i < azc__channels.used; i++) {
-        azc_channel *channel = azc__handle_lock_at(&azc__channels, i);
-        if (!channel) continue;
+    azc_channel *channel;
+    for (uint32_t i = 0; (channel = azc__handle_next(&azc__channels, &i));) {
         azc_id id = channel->id;
         azc__leave(channel);
         azc_close(id, 0, 0);
@@ -70,9 +66,9 @@ static void close_all(void) {
 /* Is a thread inside a system call that uses borrowed memory? */
 static bool is_any_busy(void) {
     bool busy = false;
-    for (uint32_t i = 0; i < azc__channels.used && !busy; i++) {
-        azc_channel *channel = azc__handle_lock_at(&azc__channels, i);
-        if (!channel) continue;
+    azc_channel *channel;
+    uint32_t i = 0;
+    while (!busy && (channel = azc__handle_next(&azc__channels, &i))) {
         busy = channel->in_call;
         azc__leave(channel);
     }
@@ -88,19 +84,14 @@ int azc_stop(int ms) {
     return busy ? -ETIMEDOUT : 0;
 }
 
-static uint64_t unsent_of(const azc_op *op) {
-    uint64_t total = op->total > op->expected ? op->total : op->expected;
-    return total - op->sent;
-}
-
 uint64_t azc_unsent(void) {
     uint64_t unsent = 0;
-    for (uint32_t i = 0; i < azc__channels.used; i++) {
-        azc_channel *channel = azc__handle_lock_at(&azc__channels, i);
-        if (!channel) continue;
+    azc_channel *channel;
+    for (uint32_t i = 0; (channel = azc__handle_next(&azc__channels, &i));) {
         for (azc_op *op = channel->queue.head; op && azc__outward(channel);
              op = op->next)
-            unsent += unsent_of(op);
+            unsent += (op->total > op->expected ? op->total : op->expected) -
+                      op->sent;
         azc__leave(channel);
     }
     return unsent;

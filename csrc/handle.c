@@ -106,12 +106,13 @@ void azc__handle_drop(azc_table *table, azc_id id) {
     pthread_mutex_unlock(&table->lock);
 }
 
-void *azc__handle_lock_at(azc_table *table, uint32_t index) {
-    azc_slot *slot = slot_at(table, index);
-    if (!slot) return NULL;
-    pthread_mutex_lock(&slot->lock);
-    if (slot->object) return slot->object;
-    pthread_mutex_unlock(&slot->lock);
+void *azc__handle_next(azc_table *table, uint32_t *index) {
+    while (*index < table->used) {
+        azc_slot *slot = slot_at(table, (*index)++);
+        pthread_mutex_lock(&slot->lock);
+        if (slot->object) return slot->object;
+        pthread_mutex_unlock(&slot->lock);
+    }
     return NULL;
 }
 

@@ -46,8 +46,9 @@ int azc__handle_why(azc_table *table, azc_id id);
 /* Gives the number back, and releases the lock. */
 void azc__handle_drop(azc_table *table, azc_id id);
 
-/* The same as azc__handle_lock, by index: for a loop over all objects. */
-void *azc__handle_lock_at(azc_table *table, uint32_t index);
+/* The next object, in a loop over all that begins with *index of 0, with its lock held;
+ * or NULL, after the last. */
+void *azc__handle_next(azc_table *table, uint32_t *index);
 
 /* In a forked child: calls abandon, unless it is NULL, for each object, whose memory
  * stays. */

@@ -87,16 +87,11 @@ ssize_t azc__lend(azc_channel *channel, struct iovec *vec, int count) {
 
 ssize_t azc__lend_result(azc_channel *channel, ssize_t r) {
     if (r > 0) channel->stats.lent += (uint64_t)r;
-    switch (-r) {
-    case EINVAL:
-    case EPERM:
-    case ENOSYS:
-    case EOPNOTSUPP:
-    case EFAULT:
-        channel->lender.lends = false;
-        return -EINTR; /* try again: now it copies */
-    }
-    return r;
+    if (r != -EINVAL && r != -EPERM && r != -ENOSYS && r != -EOPNOTSUPP &&
+        r != -EFAULT)
+        return r;
+    channel->lender.lends = false;
+    return -EINTR; /* try again: now it copies */
 }
 
 bool azc__has_loans(const azc_channel *channel) {

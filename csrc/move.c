@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "closing.h"
 #include "ending.h"
 #include "loop.h"
 
@@ -60,12 +59,6 @@ static bool keep_trying(azc_channel *channel, int error) {
     return false;
 }
 
-/* Ends the first message to be moved: its memory cannot be read, or its fds cannot be
- * sent. */
-static void refuse_message(azc_channel *channel, int error) {
-    azc__end_one(channel, channel->queue.cursor, error, AZC_REFUSED);
-}
-
 /* An older kernel, or a FIFO: RWF_NOWAIT is not known there. */
 static int change_lane(azc_channel *channel) {
     if (channel->lane == &azc__lane_waiting || channel->no_nowait)
@@ -99,12 +92,13 @@ static enum azc_drove handle_error(azc_channel *channel, int error,
         break;
     case EFAULT: /* find out which message it was: try one at a time */
         if (!op || !outward || (*max_ops == 1 && op->sent)) break;
-        if (*max_ops == 1) refuse_message(channel, error);
+        if (*max_ops == 1)
+            azc__end_one(channel, channel->queue.cursor, error, AZC_REFUSED);
         *max_ops = 1;
         return DROVE_BUDGET;
     case ETOOMANYREFS:
         if (!op || !op->fds) break;
-        refuse_message(channel, error);
+        azc__end_one(channel, channel->queue.cursor, error, AZC_REFUSED);
         return DROVE_BUDGET;
     case EIO: /* a pty whose other side is closed: the end of the stream */
         if (outward || !waits) break;
@@ -359,9 +353,8 @@ static int arm(azc_channel *channel, enum azc_drove drove, bool checked) {
 /* Tries again to find a pump for all that have none; true if some still have none. */
 static bool hand_over_again(void) {
     bool more = false;
-    for (uint32_t i = 0; i < azc__channels.used; i++) {
-        azc_channel *channel = azc__handle_lock_at(&azc__channels, i);
-        if (!channel) continue;
+    azc_channel *channel;
+    for (uint32_t i = 0; (channel = azc__handle_next(&azc__channels, &i));) {
         bool idle = !channel->pumping.pump && !channel->driving;
         if (idle && has_work(channel)) {
             azc__hand_to_pump(channel, DROVE_BLOCKED);
@@ -427,9 +420,8 @@ int azc_port_move(azc_id port) {
 int azc_port_close(azc_id port) {
     int r = azc__port_close(port);
     if (r < 0 || !azc__loop_close(port)) return r;
-    for (uint32_t i = 0; i < azc__channels.used; i++) {
-        azc_channel *channel = azc__handle_lock_at(&azc__channels, i);
-        if (!channel) continue;
+    azc_channel *channel;
+    for (uint32_t i = 0; (channel = azc__handle_next(&azc__channels, &i));) {
         if (channel->pumping.pump && channel->pumping.loop == port)
             azc__pump_kick(channel);
         azc__leave(channel);

@@ -180,19 +180,14 @@ static void await_source(azc_passage *pass) {
                                                                    : -EPIPE);
 }
 
-/* It is said to be ready, and yet no byte moves: a little longer each time. */
-static void rest(const azc_passage *pass) {
-    unsigned us = PAUSE_US / 30 * pass->waits;
-    azc_sys.sleep_us(us < REST_US ? us : REST_US);
-}
-
 /* A call that used both (NULL) does not say which was not ready: it waits for the
  * source, and if that was, for the sink. */
 static void await_side(azc_passage *pass, azc_side *side) {
     azc_side *const both[] = {&pass->source, &pass->sink};
     unsigned turn = pass->waits++ % 3;
-    if (turn == 2) {
-        rest(pass);
+    if (turn == 2) { /* both are, they say: wait a little longer each time */
+        unsigned us = PAUSE_US / 30 * pass->waits;
+        azc_sys.sleep_us(us < REST_US ? us : REST_US);
         return;
     }
     if (!side) side = both[turn];

@@ -8,30 +8,11 @@
 
 enum { HUGE = 2 << 20, HUGE_FROM = 1 << 20 };
 
-typedef struct azc_pool azc_pool;
-struct azc_pool {
-    azc_pool *next;
+typedef struct azc_pool {
+    azc_id id;
     char *memory; /* the slots */
     size_t slot_bytes, stride, bytes;
-};
-
-pthread_mutex_t azc__pools_lock = PTHREAD_MUTEX_INITIALIZER;
-static azc_pool *pools;
-
-static void list(azc_pool *pool) {
-    pthread_mutex_lock(&azc__pools_lock);
-    pool->next = pools;
-    pools = pool;
-    pthread_mutex_unlock(&azc__pools_lock);
-}
-
-static void unlist(azc_pool *pool) {
-    pthread_mutex_lock(&azc__pools_lock);
-    azc_pool **place = &pools;
-    while (*place != pool) place = &(*place)->next;
-    *place = pool->next;
-    pthread_mutex_unlock(&azc__pools_lock);
-}
+} azc_pool;
 
 /* ---- opening and closing ------------------------------------------------ */
 
@@ -60,14 +41,14 @@ int azc_pool_open(size_t slot_bytes, int slots, azc_id *out) {
                        .stride = stride,
                        .bytes = stride * (size_t)slots};
     pool->memory = map_aligned(pool->bytes);
-    azc_id id = pool->memory ? azc__handle_new(&azc__pools, pool) : 0;
-    if (!id) {
+    pool->id = pool->memory ? azc__handle_new(&azc__pools, NULL) : 0;
+    if (!pool->id) {
         if (pool->memory) azc_sys.unmap(pool->memory, pool->bytes);
         azc_sys.release(pool);
         return -ENOMEM;
     }
-    list(pool);
-    *out = id;
+    *out = pool->id;
+    azc__handle_set(&azc__pools, pool->id, pool);
     return 0;
 }
 
@@ -83,7 +64,6 @@ int azc_pool_close(azc_id id) {
     azc_pool *pool = azc__handle_lock(&azc__pools, id);
     if (!pool) return azc__handle_why(&azc__pools, id);
     azc__handle_drop(&azc__pools, id);
-    unlist(pool);
     azc_sys.unmap(pool->memory, pool->bytes); /* (a pipe keeps lent pages) */
     azc_sys.release(pool);
     return 0;
@@ -91,12 +71,14 @@ int azc_pool_close(azc_id id) {
 
 /* ---- lending ------------------------------------------------------------ */
 
-/* The lock is held. */
+/* The pool that has this byte, with its lock held; or NULL. */
 static azc_pool *pool_of(const char *at) {
-    azc_pool *pool = pools;
-    while (pool && !(at >= pool->memory && at < pool->memory + pool->bytes))
-        pool = pool->next;
-    return pool;
+    azc_pool *pool;
+    for (uint32_t i = 0; (pool = azc__handle_next(&azc__pools, &i));) {
+        if (at >= pool->memory && at < pool->memory + pool->bytes) return pool;
+        azc__handle_unlock(&azc__pools, pool->id);
+    }
+    return NULL;
 }
 
 static char *slot_of(const azc_pool *pool, const char *at) {
@@ -106,17 +88,17 @@ static char *slot_of(const azc_pool *pool, const char *at) {
 
 bool azc__pool_lends(const void *from, size_t n) {
     const char *at = from;
-    pthread_mutex_lock(&azc__pools_lock);
     const azc_pool *pool = pool_of(at);
-    bool lends = pool && at + n <= slot_of(pool, at) + pool->stride;
-    pthread_mutex_unlock(&azc__pools_lock);
+    if (!pool) return false;
+    bool lends = at + n <= slot_of(pool, at) + pool->stride;
+    azc__handle_unlock(&azc__pools, pool->id);
     return lends;
 }
 
 /* Without memory for a second slot: piece by piece, each of which is zeros for a
- * moment.  The caller's lock guards `kept`. */
+ * moment. */
 static int renew_slot(const azc_pool *pool, char *slot) {
-    static char kept[64 << 10];
+    char kept[16 << 10];
     for (size_t at = 0, n; at < pool->stride; at += n) {
         n = pool->stride - at;
         if (n > sizeof kept) n = sizeof kept;
@@ -142,13 +124,14 @@ static int move_slot(const azc_pool *pool, char *slot) {
 
 ssize_t azc__pool_detach(const void *at, const void **slot) {
     ssize_t moved = 0;
-    pthread_mutex_lock(&azc__pools_lock);
     azc_pool *pool = pool_of(at);
-    if (pool && slot_of(pool, at) != *slot) {
-        int r = move_slot(pool, slot_of(pool, at));
+    if (!pool) return 0;
+    char *ours = slot_of(pool, at);
+    if (ours != *slot) {
+        int r = move_slot(pool, ours);
         moved = r < 0 ? r : (ssize_t)pool->stride;
-        if (r == 0) *slot = slot_of(pool, at);
+        if (r == 0) *slot = ours;
     }
-    pthread_mutex_unlock(&azc__pools_lock);
+    azc__handle_unlock(&azc__pools, pool->id);
     return moved;
 }

@@ -25,6 +25,4 @@ bool azc__pool_lends(const void *from, size_t n);
  * reader may still look. */
 ssize_t azc__pool_detach(const void *at, const void **slot);
 
-extern pthread_mutex_t azc__pools_lock; /* of what says where they are */
-
 #endif

@@ -116,7 +116,6 @@ static void resume_ready(azc_pump *pump) {
 }
 
 static void check_number(azc_pump *pump, azc_channel *channel) {
-    if (!channel) return;
     if (channel->pumping.pump == pump && channel->pumping.armed)
         azc__was_replaced(channel);
     azc__leave(channel);
@@ -126,12 +125,14 @@ static void check_number(azc_pump *pump, azc_channel *channel) {
 static void check_numbers(azc_pump *pump, uint64_t now) {
     if (now < pump->check_at) return;
     pump->check_at = now + SECOND_US * UINT64_C(1000);
+    azc_channel *channel;
     if (pump->private_to) {
-        check_number(pump, azc__enter(pump->private_to));
+        channel = azc__enter(pump->private_to);
+        if (channel) check_number(pump, channel);
         return;
     }
-    for (uint32_t i = 0; i < azc__channels.used; i++)
-        check_number(pump, azc__handle_lock_at(&azc__channels, i));
+    for (uint32_t i = 0; (channel = azc__handle_next(&azc__channels, &i));)
+        check_number(pump, channel);
 }
 
 /* Looks after the loops whose pollers were reported, or are due. */

@@ -106,8 +106,8 @@ static azc_op *one_piece(const void *data, size_t n, size_t need,
 }
 
 ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
-                 size_t n, size_t need) {
-    return submit(channel, port, token, one_piece(data, n, need, NULL));
+                 size_t n, size_t need, azc_fds *fds) {
+    return submit(channel, port, token, one_piece(data, n, need, fds));
 }
 
 /* (an error breaks the channel, and the next call says so) */
@@ -148,11 +148,6 @@ ssize_t azc_recv_then(azc_id channel, azc_id port, uint64_t token, void *data,
 int azc_send_fds(azc_id channel, azc_id port, uint64_t token, const void *data,
                  size_t n, azc_fds *fds) {
     return (int)submit(channel, port, token, one_piece(data, n, n, fds));
-}
-
-ssize_t azc_recv_fds(azc_id channel, azc_id port, uint64_t token, void *data,
-                     size_t n, azc_fds *fds) {
-    return submit(channel, port, token, one_piece(data, n, 1, fds));
 }
 
 int azc_dup_fds(azc_fds *fds, const int *from, int count) {

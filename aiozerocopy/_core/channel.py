@@ -270,10 +270,8 @@ class Channel(OfOneProcess):
         """
         operation.total = n = len(view) - start
         token, at = operation.token, view + start
-        if fds is None:
-            result = lib.azc_recv(self.id, port.id, token, at, n, need)
-        else:
-            result = lib.azc_recv_fds(self.id, port.id, token, at, n, fds)
+        fds = ffi.NULL if fds is None else fds
+        result = lib.azc_recv(self.id, port.id, token, at, n, need, fds)
         return self._note_received(port, operation, result)
 
     def receive_then(

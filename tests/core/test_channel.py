@@ -323,7 +323,7 @@ class TestTakeBack:
         os.write(write_fd, b"abc")
         channel, view = own_end(read_fd, IN), pin_writable(bytearray(10))
         operation = Operation(port, [view])
-        came = lib.azc_recv(channel.id, port.id, operation.token, view, 10, 1)
+        came = lib.azc_recv(channel.id, port.id, operation.token, view, 10, 1, ffi.NULL)
         assert channel.take_back(port, operation, 0)
         assert came == 3 or PORTABLE
         assert outcome(operation)[:2] == (True, max(came, 0))

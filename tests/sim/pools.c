@@ -17,7 +17,7 @@
 
 enum { PAGE = 4096, KIB = 1 << 10, MIB = 1 << 20, HUGE = 2 * MIB };
 enum { SPACE = 64 * MIB, PAGES = SPACE / PAGE };
-enum { PIECE = 64 * KIB }; /* so much of a slot may be zeros for a moment */
+enum { PIECE = 16 * KIB }; /* so much of a slot may be zeros for a moment */
 
 static const char *what; /* is tried now */
 
@@ -265,7 +265,7 @@ static void check_neighbours(void) {
 
 /* ---- other pages --------------------------------------------------------- */
 
-enum { SLOT = 150 * KIB, STRIDE = 152 * KIB, SLOT_PIECES = 3 };
+enum { SLOT = 150 * KIB, STRIDE = 152 * KIB, SLOT_PIECES = 10 };
 
 static void fill_slots(azc_id pool) {
     for (uint64_t i = 0; i < 3; i++) pattern_fill(slot_of(pool, (int)i), i, 0, SLOT);

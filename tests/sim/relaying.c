@@ -243,7 +243,7 @@ static void step_receive(int source, size_t n) {
     if (!it->data) abort();
     end *from = &world.sources[source];
     from->held = 0;
-    ssize_t r = azc_recv(from->channel, world.port, token_of(it), it->data, n, 1);
+    ssize_t r = azc_recv(from->channel, world.port, token_of(it), it->data, n, 1, NULL);
     sim_trace("receive %ld from source %ld returns %ld", (int64_t)token_of(it), source,
               r);
     op_returns(it, r);

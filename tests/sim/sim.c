@@ -344,7 +344,7 @@ static void step_receive(chan *channel) {
     bool now = sim_chance(200);
     ssize_t r = now ? receive_now(it)
                     : azc_recv(channel->azc, port_number(it->port), it->token, it->data,
-                               it->length, it->need);
+                               it->length, it->need, NULL);
     op_leaves(it);
     sim_trace("receive %ld returns %ld", (int64_t)it->token, r, 0);
     it->idle = now && r == 0;
@@ -515,7 +515,7 @@ static void step_late(void) {
     int answers[] = {
         azc_send_bound(azc, &byte, 1, 1, 0),
         azc_sendv(azc, 0, 1, &vec, 1, NULL, 0, 0),
-        (int)azc_recv(azc, 0, 1, &byte, 1, 1),
+        (int)azc_recv(azc, 0, 1, &byte, 1, 1, NULL),
         (int)azc_recv_now(azc, &byte, 1, &stats.bytes),
         azc_get_stats(azc, &stats),
         azc_set_limit(azc, 1),

@@ -46,7 +46,9 @@ int send_bound(azc_id id, size_t n) {
     return r > 0 ? 0 : r;
 }
 
-ssize_t get(azc_id id, size_t n) { return azc_recv(id, port, ++token, memory, n, n); }
+ssize_t get(azc_id id, size_t n) {
+    return azc_recv(id, port, ++token, memory, n, n, NULL);
+}
 
 bool is_told(azc_event *event) {
     if (azc_port_take(port, recorded, event, 1) != 1) return false;

@@ -533,7 +533,7 @@ static void check_sizes(void) {
 
 static ssize_t receive(stream *it, size_t n, size_t need) {
     it->token++;
-    return azc_recv(it->channel, it->port, it->token, memory, n, need);
+    return azc_recv(it->channel, it->port, it->token, memory, n, need, NULL);
 }
 
 static bool has_received(const stream *it, uint64_t at, size_t n) {
@@ -606,7 +606,7 @@ static void check_receive_alone(void) {
     stream it = open_stream(SOCKET, AZC_IN, 0);
     azc_event event;
     peer_feed(it.flow, 4);
-    CHECK(azc_recv(it.channel, 0, 9, memory, 4, 4) == 4);
+    CHECK(azc_recv(it.channel, 0, 9, memory, 4, 4, NULL) == 4);
     for (uint64_t token = 1; token < 10; token++) {
         CHECK(azc_cancel(it.channel, token, 0, &event) == AZC_OVER);
         CHECK(event.token == 0);
@@ -614,7 +614,7 @@ static void check_receive_alone(void) {
     uint64_t come = 0;
     peer_feed(it.flow, 4);
     CHECK(azc_recv_now(it.channel, memory, 4, &come) == 4 && come == 4);
-    CHECK(azc_recv(it.channel, 0, 9, memory, 4, 4) == -EINPROGRESS);
+    CHECK(azc_recv(it.channel, 0, 9, memory, 4, 4, NULL) == -EINPROGRESS);
     end_with(&it);
 }
 
@@ -630,27 +630,27 @@ static ssize_t recv_with_fds(int fd, const struct iovec *vec, int count, azc_fds
 /* One byte is enough, as the files come with the first. */
 static void check_recv_fds(void) {
     static azc_fds fds = {.room = 1};
-    begin("azc_recv_fds", "a message");
+    begin("azc_recv with files", "a message");
     azc_sys.recv = recv_with_fds;
     stream it = open_stream(SOCKET, AZC_IN, 0);
     peer_feed(it.flow, 1);
-    CHECK(azc_recv_fds(it.channel, it.port, 1, memory, 10, &fds) == 1);
+    CHECK(azc_recv(it.channel, it.port, 1, memory, 10, 1, &fds) == 1);
     CHECK(with == &fds && has_received(&it, 0, 1));
     azc_event event; /* of the last one only */
     CHECK(azc_cancel(it.channel, 1, 0, &event) == AZC_OVER && event.token == 1);
     CHECK(azc_cancel(it.channel, 2, 0, &event) == AZC_OVER && !event.token);
     with = NULL;
-    CHECK(azc_recv_fds(it.channel, it.port, 2, memory, 10, &fds) == -EINPROGRESS);
+    CHECK(azc_recv(it.channel, it.port, 2, memory, 10, 1, &fds) == -EINPROGRESS);
     peer_feed(it.flow, 1);
     sim_idle();
     CHECK(with == &fds && tells(&it, 2, 0, 1));
     kernel_allocations_left = 0;
-    CHECK(azc_recv_fds(it.channel, it.port, 3, memory, 9, &fds) == -ENOMEM);
+    CHECK(azc_recv(it.channel, it.port, 3, memory, 9, 1, &fds) == -ENOMEM);
     kernel_allocations_left = -1;
     peer_feed(it.flow, 23);
     peer_end(it.flow, 0);
     for (uint64_t i = 0; i < 3; i++)
-        CHECK(azc_recv_fds(it.channel, it.port, 4 + i, memory, 10, &fds) ==
+        CHECK(azc_recv(it.channel, it.port, 4 + i, memory, 10, 1, &fds) ==
               (i < 2 ? 10 : 3));
     end_with(&it);
 }
@@ -680,7 +680,7 @@ static void check_closed_loop(void) {
     CHECK(fd >= 0 && azc_port_watch(it.port) == fd);
     CHECK(receive(&it, 3000, 3000) == -EINPROGRESS && !kernel_readable(fd));
     CHECK(azc_port_open(&port) == 0 && azc_port_watch(port) >= 0);
-    CHECK(azc_recv(it.channel, port, 99, more, 10, 10) == -EINPROGRESS);
+    CHECK(azc_recv(it.channel, port, 99, more, 10, 10, NULL) == -EINPROGRESS);
     peer_feed(it.flow, 1000);
     CHECK(azc_port_move(it.port) == 0);
     CHECK(azc_cancel(it.channel, 99, 0, NULL) == AZC_DROPPED);

@@ -366,7 +366,6 @@ static unsigned rank_of(const void *mutex, const char *name) {
     if (strcmp(name, "&azc__loops_lock") == 0) return 1u << 9;
     if (is_slot_of(&azc__ports, mutex)) return 1u << 10;
     if (is_slot_of(&azc__pools, mutex)) return 1u << 11;
-    if (strcmp(name, "&azc__pools_lock") == 0) return 1u << 12;
     if (is_slot_of(&azc__relays, mutex)) return 1u << 13;
     if (strcmp(name, "&azc__parties_lock") == 0) return 1u << 14;
     sim_fail("a lock without a rank: %s", name);

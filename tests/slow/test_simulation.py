@@ -202,7 +202,7 @@ def test_locked_memory(folder: Path) -> None:
 
 # Those that belong to no object: see csrc/fork.c.  (A table begins with its lock.)
 LOCKS = (
-    *("pumps_lock", "loops_lock", "pools_lock", "parties_lock"),
+    *("pumps_lock", "loops_lock", "parties_lock"),
     *("channels", "ports", "pools", "relays", "rings"),
 )
 # Each child but the first holds one, and forks: so it waits for itself until the alarm.
