@@ -216,7 +216,7 @@ for name in sys.argv[2:]:
         if name != "none":
             lock = ctypes.c_char.in_dll(helper, f"azc__{name}")
             helper.pthread_mutex_lock(ctypes.byref(lock))
-        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        signal.setitimer(signal.ITIMER_REAL, 2)
         os.fork()
         os._exit(0)
 for name, pid in zip(sys.argv[2:], pids):
