@@ -17,7 +17,12 @@ from aiozerocopy._net.connecting import (
     look_up,
 )
 from aiozerocopy.transport.socket_transport import SocketTransport, transport_over
-from aiozerocopy.transport.tls import TLSTransport, for_client, for_server, secured
+from aiozerocopy.transport.tls import (
+    TLSProtocol,
+    TLSTransport,
+    for_client,
+    for_server,
+)
 
 if TYPE_CHECKING:
     import os
@@ -59,7 +64,7 @@ async def create_connection(
         ValueError: arguments that contradict each other.
     """
     timeouts = (ssl_handshake_timeout, ssl_shutdown_timeout)
-    secure = for_client(ssl, host, server_hostname, *timeouts)
+    secure = for_client(ssl, host, server_hostname, timeouts)
     if sock is not None:
         if host is not None or port is not None:
             raise ValueError("host/port and sock can not be specified at the same time")
@@ -103,7 +108,7 @@ async def create_unix_connection(
     Raises: as `create_connection`; the path is in the text.
     """
     timeouts = (ssl_handshake_timeout, ssl_shutdown_timeout)
-    secure = for_client(ssl, None, server_hostname, *timeouts)
+    secure = for_client(ssl, None, server_hostname, timeouts)
     if path is not None:
         if sock is not None:
             raise ValueError("path and sock can not be specified at the same time")
@@ -128,7 +133,7 @@ async def connect_accepted_socket(
 
     Raises: as `create_connection`.
     """
-    secure = for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
+    secure = for_server(ssl, (ssl_handshake_timeout, ssl_shutdown_timeout))
     check_stream(sock)
     return await begun(protocol_factory, sock, secure, is_given=True)
 
@@ -165,12 +170,12 @@ async def start_tls(
     if wire.is_closing():
         raise ConnectionResetError("the connection was closed before the handshake")
     ready = asyncio.get_running_loop().create_future()
-    lower = secured(
-        *(sslcontext, ssl_handshake_timeout, ssl_shutdown_timeout),
+    lower = TLSProtocol(
+        *(sslcontext, (ssl_handshake_timeout, ssl_shutdown_timeout), protocol, ready),
         server_side=server_side,
         server_hostname=server_hostname,
         call_connection_made=False,
-    )(protocol, ready)
+    )
     upper: TLSTransport = lower.upper
     try:
         wire.set_protocol(lower)

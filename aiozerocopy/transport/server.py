@@ -54,7 +54,7 @@ async def create_server(
         OSError: it cannot listen there; host and port are in the text.
         ValueError: arguments that contradict each other.
     """
-    secure = for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
+    secure = for_server(ssl, (ssl_handshake_timeout, ssl_shutdown_timeout))
     server = Server(protocol_factory, secure, backlog)
     async with server.opening(start_serving) as listeners:
         if sock is not None:
@@ -98,7 +98,7 @@ async def create_unix_server(
 
     Raises: as `create_server`; the path is in the text.
     """
-    secure = for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
+    secure = for_server(ssl, (ssl_handshake_timeout, ssl_shutdown_timeout))
     server = Server(protocol_factory, secure, backlog)
     async with server.opening(start_serving) as listeners:
         if path is not None:

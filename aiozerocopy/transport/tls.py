@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     Secure = Callable[..., "TLSProtocol"]
+    Timeouts = tuple[float | None, float | None]  # of the handshake, and of the end
 
 
 class TLSTransport(_SSLProtocolTransport):
@@ -47,7 +48,7 @@ class TLSTransport(_SSLProtocolTransport):
             TypeError, BufferError: no C-contiguous buffer; nothing of it was sent.
         """
         super().write(data if type(data) is bytes else bytes_of(data))
-        if self._ssl_protocol._write_buffer_size:
+        if self._ssl_protocol._write_backlog:
             self._ssl_protocol.copy_what_waits()
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
@@ -78,10 +79,14 @@ class TLSProtocol(SSLProtocol):
     def __init__(
         self,
         context: ssl.SSLContext | None,
+        timeouts: Timeouts,
         protocol: asyncio.BaseProtocol,
         waiter: asyncio.Future[None] | None = None,
         **options: Any,
     ) -> None:
+        options["ssl_handshake_timeout"], shutdown = timeouts
+        if shutdown is not None:  # (asyncio has it from Python 3.11 on)
+            options["ssl_shutdown_timeout"] = shutdown
         given: tuple[Any, ...] = (protocol, context, waiter)
         super().__init__(asyncio.get_running_loop(), *given, **options)
         self.upper.__class__ = TLSTransport  # asyncio lets nobody choose it
@@ -161,7 +166,7 @@ class TLSProtocol(SSLProtocol):
 
 
 def for_client(
-    given: Any, host: str | None, server_hostname: str | None, *timeouts: float | None
+    given: Any, host: str | None, server_hostname: str | None, timeouts: Timeouts
 ) -> Secure | None:
     """What puts TLS under a client's protocol; None if no TLS is asked for.
 
@@ -176,10 +181,10 @@ def for_client(
                 "You must set server_hostname when using ssl without a host"
             )
         server_hostname = host
-    return _asked_for(given, *timeouts, server_hostname=server_hostname)
+    return _asked_for(given, timeouts, server_hostname=server_hostname)
 
 
-def for_server(given: Any, *timeouts: float | None) -> Secure | None:
+def for_server(given: Any, timeouts: Timeouts) -> Secure | None:
     """As `for_client`, for a server.
 
     Raises:
@@ -187,29 +192,14 @@ def for_server(given: Any, *timeouts: float | None) -> Secure | None:
     """
     if given is True:
         raise TypeError("ssl argument must be an SSLContext or None")
-    return _asked_for(given, *timeouts, server_side=True)
+    return _asked_for(given, timeouts, server_side=True)
 
 
-def _asked_for(
-    given: Any, handshake: float | None, shutdown: float | None, **options: Any
-) -> Secure | None:
+def _asked_for(given: Any, timeouts: Timeouts, **options: Any) -> Secure | None:
     if given:
-        context = None if given is True else given
-        return secured(context, handshake, shutdown, **options)
-    for name, seconds in (("handshake", handshake), ("shutdown", shutdown)):
+        context = None if given is True else given  # none is a client's usual one
+        return partial(TLSProtocol, context, timeouts, **options)
+    for name, seconds in zip(("handshake", "shutdown"), timeouts, strict=True):
         if seconds is not None:
             raise ValueError(f"ssl_{name}_timeout is only meaningful with ssl")
     return None
-
-
-def secured(
-    context: ssl.SSLContext | None,
-    handshake: float | None,
-    shutdown: float | None,
-    **options: Any,
-) -> Secure:
-    """What puts TLS under a protocol; no context is a client's usual one."""
-    options["ssl_handshake_timeout"] = handshake
-    if shutdown is not None:  # (asyncio has it from Python 3.11 on)
-        options["ssl_shutdown_timeout"] = shutdown
-    return partial(TLSProtocol, context, **options)

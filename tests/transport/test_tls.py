@@ -198,7 +198,10 @@ async def test_drained_says_that_something_came_too_late(ends: Ends) -> None:
     assert ends.server.data == b""
 
 
-async def test_peer_that_negotiates_anew_is_heard_first(tls: Contexts) -> None:
+@pytest.mark.parametrize("is_aborted", [False, True])
+async def test_peer_that_negotiates_anew_is_heard_first(
+    tls: Contexts, is_aborted: bool
+) -> None:
     """What is written meanwhile waits, as a copy."""
     tls[1].maximum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -216,6 +219,14 @@ async def test_peer_that_negotiates_anew_is_heard_first(tls: Contexts) -> None:
     drained = asyncio.ensure_future(ends.client.transport.drained())
     await quiet()
     assert not drained.done()
+    if is_aborted:
+        ends.client.transport.abort()
+        with pytest.raises(ConnectionAbortedError):
+            await drained
+        ends.client.transport.write(buffer)
+        ends.client.transport.write(b"too late")
+        await abort(ends.server)
+        return
     ends.server.transport.resume_reading()
     await drained
     ends.client.transport.close()
