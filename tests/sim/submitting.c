@@ -491,6 +491,33 @@ static void check_one_channel_twice(void) {
     end_with(&it);
 }
 
+/* ---- cancelled meanwhile -------------------------------------------------- */
+
+static const stream *submitted;
+
+static ssize_t send_and_cancel(int fd, const struct iovec *vec, int count,
+                               const azc_fds *fds) {
+    azc_event event;
+    CHECK(azc_cancel(submitted->channel, 1, PLENTY, &event) == AZC_LATER);
+    return before.send(fd, vec, count, fds);
+}
+
+/* It is put off until the call returns that submits the message. */
+static void check_cancelled_meanwhile(void) {
+    begin("azc_sendv", "cancelled by another thread");
+    stream it = open_stream(SOCKET, AZC_OUT, 1000);
+    struct iovec vec = {(void *)(uintptr_t)fresh(&it, 3000), 3000};
+    submitted = &it;
+    azc_sys.send = send_and_cancel;
+    CHECK(azc_sendv(it.channel, it.port, 1, &vec, 1, NULL, 0, 0) == -EINPROGRESS);
+    azc_sys.send = before.send;
+    azc_event event = take(&it);
+    CHECK(event.status == -ECANCELED && event.outcome == AZC_RESCUED);
+    read_on(&it);
+    CHECK(has_arrived(&it));
+    end_with(&it);
+}
+
 /* ---- messages of a batch ------------------------------------------------- */
 
 static void check_wrong_sizes(void) {
@@ -743,6 +770,7 @@ int main(void) {
     check_lent_piece();
     check_all();
     check_one_channel_twice();
+    check_cancelled_meanwhile();
     check_wrong_sizes();
     check_sizes();
     check_receive_then(SOCKET, ONLY_COUNTS, "a socket");
