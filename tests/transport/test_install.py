@@ -1,7 +1,6 @@
 """`new_event_loop` and `install`: programs of asyncio on this package's transports."""
 
 import asyncio
-import os
 import ssl
 import subprocess
 import sys
@@ -143,15 +142,6 @@ async def test_sendfile(kind: Kind, tmp_path: Path) -> None:
     assert_same(notes.data, payload(1, BIG)[1000 : 1000 + BIG // 2])
     server.close()
     await server.wait_closed()
-
-
-async def test_what_we_do_not_do_is_the_loops_own() -> None:
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.create_datagram_endpoint(
-        asyncio.DatagramProtocol, local_addr=("127.0.0.1", 0)
-    )
-    transport.close()
-    assert await loop.run_in_executor(None, os.getpid) == os.getpid()
 
 
 async def test_handshake_that_fails_is_the_clients_error(tls: Contexts) -> None:
