@@ -561,13 +561,6 @@ static void rescue_first(void) {
     CHECK(!event.token && !event.sent && inside(writing)->stop_early);
 }
 
-static void cancel_waits_for_the_submission(void) {
-    writing = open_channel(SOCKET, AZC_OUT);
-    KERNEL_SAYS(-EAGAIN);
-    scripted_meanwhile(0, cancel_it);
-    CHECK(put(writing, 10) == -EINPROGRESS && tells(token, -ECANCELED, 0));
-}
-
 static void cancel_waits_for_the_call(void) {
     writing = open_full(SOCKET, AZC_OUT, 10);
     CHECK(put(writing, 10) == -EINPROGRESS);
@@ -711,7 +704,6 @@ static const situation situations[] = {
     {"a channel breaks after the call", channel_breaks_after_the_call},
     {"a send that fails tells what is kept", failed_send_tells_what_is_kept},
     {"only a pool is taken back", only_a_pool_is_taken_back},
-    {"a cancel waits for the submission", cancel_waits_for_the_submission},
     {"a cancel waits for the call", cancel_waits_for_the_call},
     {"pieces are copied one after the other", pieces_are_copied},
     {"a move waits for the submission", move_waits_for_the_submission},

@@ -645,27 +645,6 @@ static void check_receive_alone(void) {
     end_with(&it);
 }
 
-static stream *submitting;
-
-static ssize_t recv_and_cancel(int fd, const struct iovec *vec, int count,
-                               azc_fds *fds) {
-    azc_event event;
-    azc_sys.recv = before.recv;
-    CHECK(azc_cancel(submitting->channel, submitting->token, 0, &event) == AZC_LATER);
-    return before.recv(fd, vec, count, fds);
-}
-
-/* By another thread, while the one that submits it is in the system call. */
-static void check_cancelled_meanwhile(void) {
-    begin("azc_recv", "cancelled meanwhile");
-    stream it = open_stream(SOCKET, AZC_IN, 0);
-    submitting = &it;
-    azc_sys.recv = recv_and_cancel;
-    CHECK(receive(&it, 10, 10) == -EINPROGRESS);
-    CHECK(tells(&it, it.token, -ECANCELED, 0));
-    end_with(&it);
-}
-
 /* ---- files that go along ------------------------------------------------- */
 
 static azc_fds *with; /* what the call was given */
@@ -779,7 +758,6 @@ int main(void) {
     check_receive_then(FIFO, CANCELS, "a FIFO, cancelled meanwhile");
     check_receive_then(FIFO, CLOSES, "a FIFO, closed meanwhile");
     check_receive_alone();
-    check_cancelled_meanwhile();
     check_recv_fds();
     check_closed_port();
     check_closed_loop();
