@@ -67,7 +67,9 @@ class TLSTransport(_SSLProtocolTransport):
 
     def close(self) -> None:
         """Send what was written, say goodbye to the peer, and close."""
-        if not self._closed:  # (asyncio's own loses its protocol the second time)
+        # (asyncio's loses its protocol the second time, and in Python 3.10 its __del__
+        # calls this, also when the loop is no more)
+        if not self._closed and not self._loop.is_closed():
             super().close()
 
 
