@@ -35,7 +35,7 @@ pytestmark = [
     reason="needs a C compiler and glibc's contexts",
 )
 def test_survivors_are_known() -> None:
-    _try("C core", "mutation.py", 6, "--seeds", "1500")
+    _try("C core", "mutation.py", 6, "--seeds", "10000")
 
 
 @pytest.mark.skipif(
