@@ -4,6 +4,9 @@ Who owns what
     plaintext   is the caller's again when `write` returns: it is encrypted at once.
                 While the peer negotiates anew (TLS 1.2) a copy of it waits
     ciphertext  waits in OpenSSL's memory while the wire is full, and then is the wire's
+
+An exception that interrupts this on the way from the one to the other, as a signal's
+handler may at any line, ends the connection: nothing may follow what was lost then.
 """
 
 from __future__ import annotations
@@ -47,9 +50,14 @@ class TLSTransport(_SSLProtocolTransport):
         Raises:
             TypeError, BufferError: no C-contiguous buffer; nothing of it was sent.
         """
-        super().write(data if type(data) is bytes else bytes_of(data))
-        if self._ssl_protocol._write_backlog:
-            self._ssl_protocol.copy_what_waits()
+        block = data if type(data) is bytes else bytes_of(data)
+        try:
+            super().write(block)
+            if self._ssl_protocol._write_backlog:
+                self._ssl_protocol.copy_what_waits()
+        except BaseException:
+            self._ssl_protocol.interrupted()
+            raise
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         """Write all of them as one buffer."""
@@ -70,7 +78,11 @@ class TLSTransport(_SSLProtocolTransport):
         # (asyncio's loses its protocol the second time, and in Python 3.10 its __del__
         # calls this, also when the loop is no more)
         if not self._closed and not self._loop.is_closed():
-            super().close()
+            try:
+                super().close()
+            except BaseException:
+                self._ssl_protocol.interrupted()
+                raise
 
 
 class TLSProtocol(SSLProtocol):
@@ -121,6 +133,14 @@ class TLSProtocol(SSLProtocol):
             super().buffer_updated(nbytes)
             self._moved.happen()
 
+        def resume_writing(self) -> None:
+            try:
+                super().resume_writing()
+                self._moved.happen()
+            except BaseException:
+                self.interrupted()
+                raise
+
     else:
 
         def data_received(self, data: bytes) -> None:
@@ -128,14 +148,15 @@ class TLSProtocol(SSLProtocol):
             self._process_write_backlog()  # (of what waited for the peer)
             self._moved.happen()
 
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._moved.happen()
+    def interrupted(self) -> None:
+        """Something on its way to the wire may be lost, so nothing may follow it."""
+        self._unsent = Failure(aborted(WAS_ABORTED))
+        self._wire.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if isinstance(exc, OSError):
             self._unsent = Failure(exc)
-        elif self._waiting():
+        elif exc is not None or self._waiting():
             self._unsent = Failure(aborted(WAS_ABORTED))
         self.upper._closed = True  # (Python 3.10 would warn of it)
         super().connection_lost(exc)

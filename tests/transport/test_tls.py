@@ -264,6 +264,34 @@ async def test_peer_that_never_says_goodbye_is_left(tls: Contexts) -> None:
     await abort(ends.server)
 
 
+@pytest.mark.parametrize("name", ["write", "close", "resume"])
+async def test_what_is_interrupted_ends_the_connection(ends: Ends, name: str) -> None:
+    """By the handler of a signal, when the wire has not yet got what was encrypted."""
+    if name == "resume" and not IS_NEW:
+        pytest.skip("only asyncio's newer one holds what it has encrypted")
+    is_told = name == "resume"  # the transport below tells the loop of an Exception
+    error = TimeoutError("slow") if is_told else KeyboardInterrupt()
+
+    def hit(data: object) -> None:
+        raise error
+
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    client = ends.client.transport
+    if is_told:
+        ends.server.transport.pause_reading()
+        for _ in range(2):
+            client.write(bytes(BIG))
+    client._ssl_protocol._wire.write = hit
+    if is_told:
+        ends.server.transport.resume_reading()
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            getattr(client, name)(*[b"lost"][: name == "write"])
+    with pytest.raises(ConnectionAbortedError):
+        await client.drained()
+    await ends.are_lost()
+
+
 # ---- the handshake ------------------------------------------------------------------
 
 
