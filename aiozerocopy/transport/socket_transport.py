@@ -225,6 +225,10 @@ class SocketTransport(Reading):
     def _advance(self) -> None:
         """Something that was queued has ended.  May be called twice."""
         try:
+            pending = self._pending
+            if pending and pending[0].done and pending[0].status < 0:
+                # The peer may have said something before it left.
+                self._context.copy().run(self._read_last)
             self._forget_ended()
             if self._protocol_paused and not self._is_lost:
                 self._resume_if_empty()
@@ -232,6 +236,18 @@ class SocketTransport(Reading):
         except BaseException as error:
             self._fail(error, "the end of a write")
             raise
+
+    def _read_last(self) -> None:
+        if self._is_watched and not self._closing:
+            self._readable()
+
+    def _end_reading(self) -> None:
+        # Once a write has met a reset, the kernel calls it an end: ask C first.
+        if self._pending and not self._pending[0].done:
+            self._port.drain()
+        self._forget_ended()
+        if not self._is_lost:
+            super()._end_reading()
 
     def _forget_ended(self) -> None:
         pending = self._pending

@@ -5,6 +5,7 @@ import contextvars
 import errno
 import gc
 import mmap
+import select
 import socket
 import weakref
 from collections.abc import Callable
@@ -325,6 +326,29 @@ async def test_the_peer_goes_while_much_is_queued(tcp: bool) -> None:
         data.append(0)
     assert end.protocol.events[-1] == "lost"
     assert end.protocol.events.count("lost") == 1
+
+
+@both_loops
+async def test_what_the_peer_said_last_comes_before_the_end_of_a_write() -> None:
+    async with opened(tcp=True) as end:
+        end.transport.write(bytes(8 * BIG))
+        end.peer.send(b"last")
+        end.reset()
+        assert end.transport._port.wait(end.transport._pending[0], 10)
+        assert isinstance(await end.protocol.lost, OSError)
+        assert end.protocol.data == b"last"
+        assert "eof" not in end.protocol.events
+
+
+@both_loops
+async def test_a_reset_that_a_write_has_met_is_no_end_of_what_comes() -> None:
+    async with opened(tcp=True) as end:
+        end.transport.write(bytes(8 * BIG))
+        end.reset()
+        assert select.select([end.transport._port], [], [], 10)[0]
+        end.transport._readable()  # as the loop does, where it is the first to know
+        assert isinstance(await end.protocol.lost, OSError)
+        assert end.protocol.events == ["made", "pause", "lost"]
 
 
 @both_loops
