@@ -269,6 +269,8 @@ class Reading(asyncio.Transport):
             self._stream.abort()
             if self._is_made and self._protocol is not None:
                 self._untold = [self._protocol]
+            if self._loop.is_closed():  # (it is collected), so nobody can be told
+                return
             for _ in range(2):  # the first may be interrupted before it has begun
                 self._loop.call_soon(self._end, error, context=self._context)
         except BaseException:

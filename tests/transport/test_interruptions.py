@@ -298,3 +298,19 @@ def test_one_line_after_the_other(
         return places[list(LOOPS).index(loop) :: 2]
 
     run_on(loop, partial(hit_each_line, partial(be_hit, name), ROOMS, some))
+
+
+@pytest.mark.filterwarnings("ignore:unclosed")
+def test_loop_that_is_closed_before_all_is_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loop = asyncio.new_event_loop()
+    ours, peer = socket.socketpair()
+    with peer:
+        connecting = azt.create_connection(asyncio.Protocol, sock=ours)
+        transport, _ = loop.run_until_complete(connecting)
+        transport.write(bytes(BIG))
+        loop.close()
+        del transport, loop, connecting
+        gc.collect()
+    assert not caplog.records
