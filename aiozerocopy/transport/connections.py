@@ -185,6 +185,8 @@ async def start_tls(
     except BaseException:
         upper.abort()
         raise
+    finally:
+        del ready  # (it has the exception, which has this frame)
     return upper
 
 
@@ -230,4 +232,5 @@ async def begun(
         raise
     finally:
         ready.cancel()
+        del ready  # (it has the exception, which has this frame)
     return top, protocol
