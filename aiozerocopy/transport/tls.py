@@ -12,6 +12,8 @@ handler may at any line, ends the connection: nothing may follow what was lost t
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ssl
 import sys
 from asyncio.sslproto import SSLProtocol, _SSLProtocolTransport
 from functools import partial
@@ -23,7 +25,6 @@ from aiozerocopy._core.pins import bytes_of
 from aiozerocopy.transport.reading import WAS_ABORTED, WAS_CLOSED, aborted
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Iterable
 
     from typing_extensions import Buffer
@@ -118,6 +119,7 @@ class TLSProtocol(SSLProtocol):
         self._wire = transport
         # (if it is now, it will be told when it is so no more)
         self._ssl_writing_paused = getattr(transport, "_protocol_paused", False)
+        self._owes_resume = self._ssl_writing_paused  # to the program's protocol
         super().connection_made(transport)
 
     if sys.version_info >= (3, 11):
@@ -135,11 +137,24 @@ class TLSProtocol(SSLProtocol):
 
         def resume_writing(self) -> None:
             try:
+                if self._owes_resume:
+                    self._owes_resume = False
+                    self._app_writing_paused = True  # by the wire, before `start_tls`
                 super().resume_writing()
                 self._moved.happen()
             except BaseException:
                 self.interrupted()
                 raise
+
+        def _do_shutdown(self) -> None:
+            """Drop what the peer still sends, which OpenSSL would take for an error."""
+            theirs: Any = self  # (typeshed does not know these)
+            if not theirs._eof_received:
+                with contextlib.suppress(ssl.SSLError):
+                    while theirs._sslobj.read(self.max_size):
+                        pass
+                theirs._control_ssl_reading()
+            super()._do_shutdown()  # type: ignore[misc]
 
     else:
 
