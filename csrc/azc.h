@@ -156,15 +156,17 @@ int azc_bind_port(azc_id channel, azc_id port, uint64_t token, unsigned budget);
  *   0             all is out
  *   1             the same, and the fairness budget is spent: yield to the loop.
  *                 (A send counts once, and once more for each 4 KiB)
- *   -EINPROGRESS  queued: an event with the token of azc_bind_port will come.
- *                 Bind another before the next call
+ *   -EINPROGRESS  queued: an event with the token will come
  *   -EBUSY        only if ask_room: as azc_sendv
+ *   -ESTALE       nothing was done: another token is bound, or none
  *   -ESHUTDOWN    azc_close was called       -ECHILD  we are a forked child
  *   other         the error that broke the channel earlier
  * The event's status: 0, -ESHUTDOWN (closed meanwhile), -ECANCELED (azc_cancel),
- * -EFAULT with AZC_REFUSED, or the error that broke the channel. */
-int azc_send_bound(azc_id channel, const void *data, size_t n, int messages,
-                   int ask_room);
+ * -EFAULT with AZC_REFUSED, or the error that broke the channel.
+ * Unless all is out and the result is 0, the token is bound no more: whatever calls this
+ * before another is bound (a signal's handler, a finalizer) cannot have the same. */
+int azc_send_bound(azc_id channel, uint64_t token, const void *data, size_t n,
+                   int messages, int ask_room);
 /* The sizes of several messages, if that was -EINPROGRESS.  Until then they are one, and
  * still are if the sum is another (-EINVAL). */
 int azc_set_sizes(azc_id channel, uint64_t token, const uint64_t *sizes,

@@ -263,13 +263,15 @@ static int send_within(azc_channel *channel, const message *it, bool ask_room) {
     return at_once ? attempt(channel, it) : queue_all(channel, it, ask_room);
 }
 
-int azc_send_bound(azc_id id, const void *data, size_t n, int messages,
-                   int ask_room) {
+int azc_send_bound(azc_id id, uint64_t token, const void *data, size_t n,
+                   int messages, int ask_room) {
     struct iovec piece = {(void *)(uintptr_t)data, n};
     const message it = {&piece, 1, n, messages};
     azc_channel *channel = azc__enter(id);
     if (!channel) return azc__why(id);
-    int r = send_within(channel, &it, ask_room);
+    bool is_ready = channel->bound_token == token;
+    int r = is_ready ? send_within(channel, &it, ask_room) : -ESTALE;
+    if (is_ready && r) channel->bound_token = 0;
     azc__leave(channel);
     return r;
 }

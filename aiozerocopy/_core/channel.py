@@ -4,8 +4,11 @@ All messages have their place in C's queue from the moment that they are submitt
 the order of the calls is the order of the bytes, and there is no line in Python.
 
 A channel that is bound to a port keeps an operation ready: it is registered, and C
-knows its token.  Sends that finish at once all use that one.  A send that does not has
-used the token up, and `note_result` makes the next operation ready.
+knows its token.  Sends that finish at once all use that one, one after the other.  One
+that does not has used the token up, and `note_result` makes the next operation ready.
+Something may send in the middle of that, as a signal's handler or a finalizer does.  So
+its only view says whose it is, which C checks and stores in one step: None is nobody's.
+And C refuses a token that is used up.  Who cannot have it makes one of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from aiozerocopy._core.binding import BUSY, IN_PROGRESS, check, constants, ffi, 
 from aiozerocopy._core.borrows import Operation, borrowed, sweep
 from aiozerocopy._core.errors import error_of
 from aiozerocopy._core.fork_and_exit import OfOneProcess
-from aiozerocopy._core.pins import nbytes, pin, send_at_once
+from aiozerocopy._core.pins import pin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -135,7 +138,9 @@ class Channel(OfOneProcess):
         self._port, self._budget = port, budget
         ready = Operation(port, [None])
         if lib.azc_bind_port(self.id, port.id, ready.token, budget) == 0:
-            self.ready = ready
+            between, self.ready = self.ready, ready
+            if between is not None:  # what came in between had bound it
+                self.note_result(port, between, 0, 0)
 
     def submit(
         self,
@@ -166,57 +171,40 @@ class Channel(OfOneProcess):
         result = lib.azc_sendv(
             self.id, port.id, operation.token, vec, count, ends, nsizes, ask_room
         )
-        return self.note_result(port, operation, total, result)
+        return self.note_result(port, operation, result, total)
 
-    def put_bound(self, port: Port, ready: Operation, message: AnyBuffer) -> int:
-        """Send a buffer as one message; returns as `submit` that asks for room."""
-        found = send_at_once(self.id, ready.views, message, PUT)
-        return self.go_on(port, ready, message, PUT, found)
+    def free(self) -> Operation | None:
+        """The operation that is ready, unless a message has it."""
+        ready = self.ready
+        return ready if ready is not None and ready.views == [None] else None
 
-    def go_on(
-        self, port: Port, ready: Operation, message: AnyBuffer, how: int, found: Any
+    def is_sending(self, ready: Operation | None) -> bool:
+        """Has a message that was not noted yet this operation, which was free?"""
+        if ready is None or ready is not self.ready:
+            return False
+        return bool(ready.views) and ready.views[0] is not None
+
+    def note_batch(
+        self, port: Port, operation: Operation, sizes: Iterable[int], *found: int
     ) -> int:
-        """After `send_at_once`: send what that does not, and note the result."""
-        if found == 0:
-            return 0
-        if found is None:
-            ready.views[0] = data = pin(message)
-            n = len(data)
-            result = 0
-            if n or how != WRITE:
-                result = lib.azc_send_bound(self.id, data, n, 1, how == PUT)
-            del data  # a traceback may keep this frame
-        else:
-            result, n = found
-        return self.note_result(port, ready, n, result)
-
-    def send_batch(
-        self, port: Port, ready: Operation, block: bytes, messages: Sequence[AnyBuffer]
-    ) -> int:
-        """Send messages that were joined into one block; returns as `submit`."""
-        ready.views[0] = block
-        result = lib.azc_send_bound(self.id, block, len(block), len(messages), 0)
-        if result == IN_PROGRESS:
-            ends = array.array("Q", map(nbytes, messages))
+        """As `note_result`, for messages that were joined into one block."""
+        if found[0] == IN_PROGRESS:
+            ends = array.array("Q", sizes)
             lib.azc_set_sizes(
-                self.id, ready.token, ffi.from_buffer("uint64_t[]", ends), len(ends)
+                *(self.id, operation.token),
+                *(ffi.from_buffer("uint64_t[]", ends), len(ends)),
             )
-        return self.note_result(port, ready, len(block), result)
+        return self.note_result(port, operation, *found)
 
     def note_result(
-        self, port: Port, operation: Operation, total: int, result: int
+        self, port: Port, operation: Operation, result: int, total: int
     ) -> int:
         """Note what a call that sends has returned, and return it.
 
         0 and 1 mean that the message is out, IN_PROGRESS that it will end later, and
         BUSY that it must wait for room first.  Any other result is an error.
         """
-        if operation is self.ready:
-            if result == 0:
-                operation.views[0] = None  # and it is ready for the next send
-                return result
-            # Its token is used up.  (After 1 the sender yields to the loop.  If it is
-            # cancelled there, it takes this token back, which must be no one else's.)
+        if operation is self.ready:  # its token is used up
             self.bind_port(port, self._budget)
         operation.total = total
         if result not in (IN_PROGRESS, BUSY):
@@ -252,7 +240,7 @@ class Channel(OfOneProcess):
         if not n:
             raise ValueError("message must not be empty")
         result = lib.azc_send_fds(self.id, port.id, operation.token, data, n, fds)
-        return self.note_result(port, operation, n, result)
+        return self.note_result(port, operation, result, n)
 
     def receive(
         self,

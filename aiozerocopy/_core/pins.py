@@ -33,10 +33,10 @@ _allocate = ffi.new_allocator(should_clear_after_alloc=False)
 _STEADY = (bytes, bytearray, array.array)
 # The sum of the lengths of messages in a list or tuple, if all have such memory; or -1.
 steady_total: Callable[[object], int] = made_by_c("azc_steady_total", _STEADY)
-# Sends bytes, or a copy of a short message of such memory: see csrc/python/messages.h.
+# Sends bytes, a bytearray or a memoryview of bytes: see csrc/python/messages.h.
 send_at_once: Callable[..., Any] = made_by_c("azc_send_at_once", _STEADY)
 # Receives into a bytearray or a memoryview of bytes.
-receive_at_once: Callable[..., int | None] = made_by_c("azc_receive_at_once", _STEADY)
+receive_at_once: Callable[..., Any] = made_by_c("azc_receive_at_once", _STEADY)
 
 # These types hold nothing but bytes.
 _PLAIN = frozenset((bytes, bytearray, mmap.mmap))
@@ -114,8 +114,9 @@ class Pins(tuple[Any, ...]):
     __del__ = release
 
 
-# What needs no release: a copy, nothing, and pins that release themselves.
-_NO_PINS = frozenset((bytes, type(None), Pins))
+# What needs no release: a copy, nothing, and pins that release themselves, as C's
+# memoryviews do, to which nothing else refers.
+_NO_PINS = frozenset((bytes, type(None), memoryview, Pins))
 
 
 def _is_tensor(data: object, error: Exception) -> bool:

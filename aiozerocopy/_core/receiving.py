@@ -204,12 +204,13 @@ class ReceiveStream(Bound, ByteReceiveStream):
                 waits = yields or self._unread or self._loop is NOWHERE
                 if borrow is pin_writable and not waits:
                     now = receive_at_once(self._in.id, memory, need or 0, self._come_at)
-                    if now is not None:
+                    if type(now) is int:
                         self._spent += now >> 12
                         return result(None, now)
-                view = borrow(memory)
+                    if now is not None:
+                        memory = now
+                view, memory = borrow(memory), None
                 least = n = len(view)
-                come[0] = min(come[0], n)  # (a signal's handler may have shortened it)
                 if need is not None:
                     least = need
                 self._spent += n >> 12

@@ -30,11 +30,11 @@ from anyio.abc import ByteSendStream
 
 from aiozerocopy._core.binding import BUSY, IN_PROGRESS
 from aiozerocopy._core.borrows import Operation, Port, or_undo, or_undo_now
-from aiozerocopy._core.channel import SEND
+from aiozerocopy._core.channel import PUT, SEND
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.groups import groups, joined
 from aiozerocopy._core.lifetime import NOWHERE, Bound, Stats
-from aiozerocopy._core.pins import send_at_once
+from aiozerocopy._core.pins import nbytes, send_at_once
 from aiozerocopy._core.relaying import Relay, relay_file
 from aiozerocopy._core.waiter import (
     LOOP_IS_CHEAP,
@@ -167,6 +167,8 @@ class SendStream(Bound, ByteSendStream):
             more
             or ready is None
             or waiter is None
+            or not ready.views
+            or ready.views[0] is not None  # another message's: we are in its call
             or (
                 running_asyncio_loop() is not self._loop
                 if LOOP_IS_CHEAP
@@ -175,20 +177,25 @@ class SendStream(Bound, ByteSendStream):
         ):
             await self._send((item, *more))
             return
+        mine = None
         try:
             try:
-                found = send_at_once(out.id, ready.views, item, SEND)
+                found = send_at_once(out.id, ready.token, ready.views, item, SEND, 1)
                 if found == 0:
                     return
-                result = out.go_on(waiter.port, ready, item, SEND, found)
-                if result != 0:
+                if found is not None:
+                    mine = ready
+                    result = out.note_result(waiter.port, ready, *found)
                     await self._attend(waiter, ready, result)
+                    return
+                ready = None
             except BaseException as error:
-                await self._take_back(waiter, ready, error)
+                await self._undo(waiter, ready, mine, error)
                 raise
         except BaseException as error:
-            await self._take_back(waiter, ready, error)
+            await self._undo(waiter, ready, mine, error)
             raise
+        await self._send((item,))
 
     async def put(self, *buffers: AnyBuffer) -> Ticket:
         """Queue the buffers as one message, waiting for room only.
@@ -200,33 +207,32 @@ class SendStream(Bound, ByteSendStream):
 
         Raises: as `send`, for what is known at once.
         """
-        out = self._out
-        ready, waiter = out.ready, self._waiter
-        operation = ready
-        if (
-            waiter is None
-            or ready is None
-            or len(buffers) != 1
-            or not self._is_bound_here()
-        ):
-            waiter, operation = await self._begin()
-        assert operation is not None
+        out, waiter = self._out, self._waiter
+        ready = operation = result = None
         try:
             try:
-                if operation is ready:
-                    result = out.put_bound(waiter.port, ready, buffers[0])
-                else:
+                if waiter is not None and len(buffers) == 1 and self._is_bound_here():
+                    ready = out.free()
+                if ready is not None:
+                    views, message = ready.views, buffers[0]
+                    found = send_at_once(out.id, ready.token, views, message, PUT, 1)
+                    operation, ready = ready if found else None, None
+                    result = found
+                if operation is not None and waiter is not None and found:
+                    result = out.note_result(waiter.port, operation, *found)
+                if waiter is None or result is None:
+                    waiter, operation = await self._begin()
                     self._claim(operation)
                     result = out.submit(waiter.port, operation, buffers, ask_room=True)
-                if result != 0:
+                if operation is not None and result != 0:
                     await self._attend_put(waiter, operation, result)
                 self._call = None  # what is queued now holds nobody up
                 return Ticket(self, waiter, operation if result < 0 else None)
             except BaseException as error:
-                await self._take_back(waiter, operation, error)
+                await self._undo(waiter, ready, operation, error)
                 raise
         except BaseException as error:
-            await self._take_back(waiter, operation, error)
+            await self._undo(waiter, ready, operation, error)
             raise
 
     def _put_now(self, waiter: Waiter, data: bytes) -> Ticket | None:
@@ -235,13 +241,8 @@ class SendStream(Bound, ByteSendStream):
         None: they are out.
         """
         out, port = self._out, waiter.port
-        if out.ready is None and not self._is_exclusive:
-            out.bind_port(port, self._budget)
-        if (operation := out.ready) is not None:
-            put = partial(out.put_bound, port, operation, data)
-        else:
-            operation = Operation(port, [])
-            put = partial(out.submit, port, operation, (data,))
+        operation = Operation(port, [])
+        put = partial(out.submit, port, operation, (data,))
         back = partial(out.take_back_blocking, port, operation, self._rescue_limit)
         result = or_undo_now(put, back)
         if result in (IN_PROGRESS, BUSY):
@@ -259,25 +260,30 @@ class SendStream(Bound, ByteSendStream):
         Raises: as `send`; what came before the failing group was sent.
         """
         waiter, out = self._enter(), self._out
-        ready = out.ready
-        if (
-            ready is not None
-            and self._loop is not NOWHERE
-            and isinstance(messages, (list, tuple))
-            and (block := joined(messages))
-        ):
+        ready = mine = found = None
+        try:
             try:
-                try:
-                    result = out.send_batch(waiter.port, ready, block, messages)
-                    if result != 0:
-                        await self._attend(waiter, ready, result)
-                    return
-                except BaseException as error:
-                    await self._take_back(waiter, ready, error)
-                    raise
+                if (
+                    self._loop is not NOWHERE
+                    and isinstance(messages, (list, tuple))
+                    and (block := joined(messages))
+                    and (ready := out.free())
+                ):
+                    views, count = ready.views, len(messages)
+                    found = send_at_once(out.id, ready.token, views, block, SEND, count)
+                    mine, ready = ready if found else None, None
+                    if mine is not None:
+                        sizes = map(nbytes, messages)
+                        result = out.note_batch(waiter.port, mine, sizes, *found)
+                        await self._attend(waiter, mine, result)
             except BaseException as error:
-                await self._take_back(waiter, ready, error)
+                await self._undo(waiter, ready, mine, error)
                 raise
+        except BaseException as error:
+            await self._undo(waiter, ready, mine, error)
+            raise
+        if found is not None:
+            return
         for group in groups(messages):
             await self._send(group.pieces(), group.sizes)
 
@@ -412,6 +418,19 @@ class SendStream(Bound, ByteSendStream):
         operation.listen(partial(_remember, self._failures, operation))
         if self._budget_is_spent(operation.total):  # a cancel here acts as in `send`
             await waiter.yield_to_loop()
+
+    async def _undo(
+        self,
+        waiter: Waiter | None,
+        ready: Operation | None,
+        mine: Operation | None,
+        error: BaseException,
+    ) -> None:
+        """Take the message back: it has an operation, or that which was ready."""
+        if mine is None and self._out.is_sending(ready):
+            mine = ready
+        if mine is not None and waiter is not None:
+            await self._take_back(waiter, mine, error)
 
     async def _take_back(
         self, waiter: Waiter, operation: Operation, error: BaseException

@@ -111,9 +111,7 @@ class Row:
         nothing was sent there.
         """
         try:
-            ready = self._ready(part)
-            for views in ready.values():
-                views[0] = message.pins
+            ready = self._ready(part, message)
             missed = self._send(part, message, since_ns)
             for at, result in missed.items():
                 if result != _STALE:
@@ -128,17 +126,18 @@ class Row:
             self._take_back(part, port, message)
             raise
 
-    def _ready(self, part: range) -> dict[int, list[Any]]:
-        """By token, what can hold the memory: two seats may have one operation.
+    def _ready(self, part: range, message: Shared) -> dict[int, list[Any]]:
+        """By token, what holds the memory now: two seats may have one operation.
 
         Nothing may be sent with others, which hold what another message uses, or
         nothing for good.
         """
-        ready = {
-            operation.token: operation.views
-            for operation in self._operations[part.start : part.stop]
-            if operation.views == [None]
-        }
+        ready = {}
+        for operation in self._operations[part.start : part.stop]:
+            views = operation.views
+            if views == [None]:  # (nothing can come between this and the next line)
+                views[0] = message.pins
+                ready[operation.token] = views
         for at in part if len(ready) < len(part) else ():
             if self._operations[at].token not in ready:
                 self._seats[at].leave()
@@ -161,7 +160,7 @@ class Row:
         operation = None
         if result != _STALE:
             operation = self._operations[at]
-            self._channels[at].note_result(port, operation, nbytes, result)
+            self._channels[at].note_result(port, operation, result, nbytes)
         self._seats[at].leave()
         return operation
 

@@ -115,27 +115,45 @@ class SocketTransport(Reading):
             RuntimeError: after write_eof.
         """
         out = self._out
-        ready = out.ready
-        if ready is None:
+        if out.ready is None:
             if not nbytes(data) or not self._is_writable():
                 return
             out.bind_port(self._port, _NO_BUDGET)
-            ready = out.ready
-            if ready is None:  # we are a forked child
-                return
+        ready, mine = out.ready, None
+        if ready is None:  # we are a forked child
+            return
+        if ready.views != [None]:  # another message's: we are in its call
+            self._write_pieces([data])
+            return
         try:
             try:
-                found = send_at_once(out.id, ready.views, data, WRITE)
+                found = send_at_once(out.id, ready.token, ready.views, data, WRITE, 1)
                 if found == 0:
                     return
-                result = out.go_on(self._port, ready, data, WRITE, found)
-                self._queued(ready, result, found is not None or _is_fixed(data))
+                if found is not None:
+                    mine = ready
+                    is_fixed = _is_fixed(data) or memoryview not in map(
+                        type, mine.views
+                    )
+                    result = out.note_result(self._port, ready, *found)
+                    self._queued(ready, result, is_fixed)
+                    return
+                ready = None
             except BaseException:
-                out.take_back_blocking(self._port, ready, RESCUE_LIMIT)
+                self._undo(ready, mine)
                 raise
         except BaseException:
-            out.take_back_blocking(self._port, ready, RESCUE_LIMIT)
+            self._undo(ready, mine)
             raise
+        if nbytes(data):
+            self._write_pieces([data])
+
+    def _undo(self, ready: Operation | None, mine: Operation | None) -> None:
+        """Take a write's message back: it has an operation, or that which was ready."""
+        if mine is None and self._out.is_sending(ready):
+            mine = ready
+        if mine is not None:
+            self._out.take_back_blocking(self._port, mine, RESCUE_LIMIT)
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         """Send several buffers as `write` does, by one system call if that can be."""

@@ -5,6 +5,7 @@
 #define Py_LIMITED_API 0x030a0000
 #endif
 #include <Python.h>
+#include <errno.h>
 #include <stdbool.h>
 
 #include "azc.h"
@@ -93,6 +94,21 @@ static Py_ssize_t steady_size(PyObject *message, PyObject *steady) {
     return n;
 }
 
+/* Of the stable ABI for good, though they are deprecated, and newer headers leave them
+ * out: the limited API of 3.10 has no others that tell where memory is. */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+PyAPI_FUNC(int) PyObject_AsReadBuffer(PyObject *, const void **, Py_ssize_t *);
+PyAPI_FUNC(int) PyObject_AsWriteBuffer(PyObject *, void **, Py_ssize_t *);
+
+static bool holds_bytes(PyObject *memory) {
+    if (PyByteArray_CheckExact(memory)) return true;
+    if (Py_TYPE(memory) != &PyMemoryView_Type) return false;
+    PyObject *size = ask(&itemsize, memory);
+    bool is_one = size && PyLong_AsLong(size) == 1;
+    Py_DecRef(size);
+    return is_one;
+}
+
 /* NULL, without an exception: it is not to be copied here. */
 static PyObject *small_copy(PyObject *message, PyObject *steady) {
     static PyObject *nothing;
@@ -109,80 +125,98 @@ static PyObject *none(void) {
     return Py_None;
 }
 
-/* Without the GIL; `data` is in `views` before C could queue it. */
-static PyObject *send(azc_id channel, PyObject *views, PyObject *data,
-                      long how) {
-    const char *bytes = PyBytes_AsString(data);
-    Py_ssize_t n = PyBytes_Size(data);
-    int r = 0;
-    Py_IncRef(data);
-    if (PyList_SetItem(views, 0, data) < 0) return NULL;
-    if (n || how != AZC_WRITE) {
-        PyThreadState *state = PyEval_SaveThread();
-        r = azc_send_bound(channel, bytes, (size_t)n, 1, how == AZC_PUT);
-        PyEval_RestoreThread(state);
+/* Bytes, a copy, or a memoryview that keeps the memory where it is; or NULL. */
+static PyObject *kept(PyObject *message, PyObject *steady) {
+    if (PyBytes_CheckExact(message)) {
+        Py_IncRef(message);
+        return message;
     }
-    if (r) return Py_BuildValue("(in)", r, n);
-    if (PyList_SetItem(views, 0, none()) < 0) return NULL;
-    return PyLong_FromLong(0);
+    PyObject *copy = small_copy(message, steady);
+    if (copy) return copy;
+    return holds_bytes(message) ? PyMemoryView_FromObject(message) : NULL;
+}
+
+/* Without the GIL.  What keeps the memory is in `views` before C could queue it, and the
+ * caller's until C has answered: another thread may learn that it is over, and empty them. */
+static int send(PyObject *const *given, const void *data, Py_ssize_t n) {
+    azc_id channel = PyLong_AsUnsignedLongLong(given[0]);
+    uint64_t token = PyLong_AsUnsignedLongLong(given[1]);
+    long how = PyLong_AsLong(given[4]), messages = PyLong_AsLong(given[5]);
+    if (!n && how == AZC_WRITE) return 0;
+    PyThreadState *state = PyEval_SaveThread();
+    int r = azc_send_bound(channel, token, data, (size_t)n, (int)messages,
+                           how == AZC_PUT);
+    PyEval_RestoreThread(state);
+    return r;
+}
+
+static bool keep(PyObject *views, PyObject *keeper) {
+    Py_IncRef(keeper);
+    return PyList_SetItem(views, 0, keeper) == 0;
+}
+
+static PyObject *send_kept(PyObject *const *given, PyObject *keeper) {
+    const void *data = NULL;
+    Py_ssize_t n = 0;
+    bool found = true;
+    if (PyBytes_CheckExact(keeper)) {
+        data = PyBytes_AsString(keeper);
+        n = PyBytes_Size(keeper);
+    } else {
+        found = PyObject_AsReadBuffer(keeper, &data, &n) == 0;
+    }
+    /* The operation is another message's, until that is noted? */
+    bool is_free = found && PyList_GetItem(given[2], 0) == Py_None;
+    if (!is_free || !keep(given[2], keeper)) {
+        PyErr_Clear(); /* (`pin` will say what is wrong) */
+        return none();
+    }
+    int r = send(given, data, n);
+    if ((r == 0 || r == -ESTALE) && !keep(given[2], Py_None)) PyErr_Clear();
+    if (r == -ESTALE) return none();
+    return r ? Py_BuildValue("(in)", r, n) : PyLong_FromLong(0);
 }
 
 static PyObject *send_at_once(PyObject *steady, PyObject *const *given,
                               Py_ssize_t count) {
-    if (count != 4) return NULL;
-    PyObject *message = given[2], *data = message;
-    if (PyBytes_CheckExact(message))
-        Py_IncRef(message);
-    else if (!(data = small_copy(message, steady)))
+    if (count != 6) return NULL;
+    PyObject *keeper = kept(given[3], steady);
+    if (!keeper) {
+        PyErr_Clear();
         return none();
-    azc_id channel = PyLong_AsUnsignedLongLong(given[0]);
-    PyObject *result = send(channel, given[1], data, PyLong_AsLong(given[3]));
-    Py_DecRef(data); /* (another thread may have emptied `views`) */
+    }
+    PyObject *result = send_kept(given, keeper);
+    Py_DecRef(keeper);
     return result;
 }
 
 /* ---- receiving --------------------------------------------------------- */
 
-/* Of the stable ABI for good, though it is deprecated, and newer headers leave it out: the
- * limited API of 3.10 has no other function that tells where memory is. */
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-PyAPI_FUNC(int) PyObject_AsWriteBuffer(PyObject *, void **, Py_ssize_t *);
-
-static bool holds_bytes(PyObject *memory) {
-    if (PyByteArray_CheckExact(memory)) return true;
-    if (Py_TYPE(memory) != &PyMemoryView_Type) return false;
-    PyObject *size = ask(&itemsize, memory);
-    bool is_one = size && PyLong_AsLong(size) == 1;
-    Py_DecRef(size);
-    return is_one;
-}
-
-static ssize_t receive_into(azc_id channel, PyObject *memory, Py_ssize_t need,
+/* The result of azc_recv_now; or 0, with an exception or without. */
+static ssize_t receive_into(azc_id channel, PyObject *memory, Py_ssize_t *n,
                             uint64_t *come) {
     void *room;
-    Py_ssize_t n;
-    if (PyObject_AsWriteBuffer(memory, &room, &n) < 0 || !n) return -1;
+    if (PyObject_AsWriteBuffer(memory, &room, n) < 0 || !*n) return 0;
     PyThreadState *state = PyEval_SaveThread();
-    ssize_t r = azc_recv_now(channel, room, (size_t)n, come);
+    ssize_t r = azc_recv_now(channel, room, (size_t)*n, come);
     PyEval_RestoreThread(state);
-    return r < (need ? need : n) ? -1 : r;
+    return r;
 }
 
 static PyObject *receive_at_once(PyObject *steady, PyObject *const *given,
                                  Py_ssize_t count) {
     (void)steady;
     if (count != 4) return NULL;
-    azc_id channel = PyLong_AsUnsignedLongLong(given[0]);
     PyObject *memory =
         holds_bytes(given[1]) ? PyMemoryView_FromObject(given[1]) : NULL;
-    ssize_t r = memory
-                    ? receive_into(channel, memory, PyLong_AsSsize_t(given[2]),
-                                   PyLong_AsVoidPtr(given[3]))
-                    : -1;
-    Py_DecRef(memory);
-    if (r >= 0) return PyLong_FromSsize_t(r);
+    azc_id channel = PyLong_AsUnsignedLongLong(given[0]);
+    Py_ssize_t need = PyLong_AsSsize_t(given[2]), n = 0;
+    uint64_t *come = PyLong_AsVoidPtr(given[3]);
+    ssize_t r = memory ? receive_into(channel, memory, &n, come) : 0;
     PyErr_Clear();
-    return none();
+    if (r > 0 && r < (need ? need : n)) return memory;
+    Py_DecRef(memory);
+    return r > 0 ? PyLong_FromSsize_t(r) : none();
 }
 
 /* ---- the functions ------------------------------------------------------ */

@@ -16,21 +16,23 @@
  * memory of each belongs to an object of a steady type; or -1. */
 void *azc_steady_total(void *steady);
 
-/* How a message is sent by the bound port: as azc_send_bound does, or with ask_room; or,
- * for a transport, as azc_send_bound, but if it is empty not at all. */
+/* How messages are sent: as azc_send_bound does, or with ask_room; or, for a transport, as
+ * azc_send_bound, but if they are empty not at all. */
 enum { AZC_SEND, AZC_PUT, AZC_WRITE };
 
-/* Its arguments are a channel, a list, a message and how to send it.  It sends bytes, or a
- * copy of a short bytearray or of a short memoryview of steady memory, which is the first
- * item of the list until C needs it no more.  It returns 0 if all is out, or else what C
- * has returned and the size of the message; None, and has done nothing, if it is
- * another message. */
+/* Its arguments are a channel, the token that is bound there, that operation's list of
+ * views, bytes or a bytearray or a memoryview of bytes, how to send it, and how many messages
+ * it is.  It returns 0 if all is out, or else what C has returned and the size.  As long as
+ * C needs the memory, the only view keeps it: a copy, if it is small and steady.
+ * None, and nothing was done: it is of another kind, the only view was not None, as another
+ * message has the operation, or another token is bound. */
 void *azc_send_at_once(void *steady);
 
 /* Its arguments are a channel, a bytearray or a memoryview of bytes, how many of them are
  * needed (0: all), and the address of a uint64_t.  What has come is stored in the memory,
- * and there how much it was: see azc_recv_now.  It returns that number if it suffices; or
- * None, also for other memory. */
+ * and there how much it was: see azc_recv_now.  It returns that number if it suffices; a
+ * memoryview, which keeps the memory as it is, if more has to come; or None if nothing has,
+ * or the memory is of another kind. */
 void *azc_receive_at_once(void *steady);
 
 #endif

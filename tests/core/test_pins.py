@@ -43,12 +43,16 @@ def test_overlap(one: slice, other: slice, share: bool) -> None:
 def test_what_is_copied_and_asked_has_as_many_references_as_before() -> None:
     data = memoryview(bytearray(4096))
     views: list[Any] = [None]
-    things = (data, data.obj, None, memoryview, bytearray, b"")
+    large = memoryview(bytearray(4097))
+    things = (data, data.obj, large, None, memoryview, bytearray, b"")
     before = [sys.getrefcount(each) for each in things]
     for _ in range(1000):
-        assert send_at_once(0, views, data, SEND)[1] == len(views[0]) == 4096
-        assert send_at_once(0, views, 5, SEND) is None
-        assert send_at_once(0, views, memoryview(bytes(4097)), SEND) is None
+        assert send_at_once(0, 1, views, data, SEND, 1)[1] == len(views[0]) == 4096
+        assert send_at_once(0, 1, views, 5, SEND, 1) is None
+        views[0] = None
+        assert send_at_once(0, 1, views, large, SEND, 1)[1] == len(views[0]) == 4097
+        assert send_at_once(0, 1, views, b"", SEND, 1) is None  # it is another's
+        views[0] = None
         assert steady_total([data, data]) == 8192
     for each, count in zip(things, before, strict=True):
         assert abs(sys.getrefcount(each) - count) < 100
@@ -71,7 +75,7 @@ def test_looking_at_messages_calls_nothing_of_the_programs() -> None:
     messages = [b"one", Message(b"two"), memoryview(Message(b"three"))]
     for each in messages[1:]:
         assert steady_total([messages[0], each]) == -1
-        assert send_at_once(0, [None], each, SEND) is None
+        send_at_once(0, 1, [None], each, SEND, 1)
 
 
 def test_unpin_releases_what_somebody_still_refers_to() -> None:

@@ -16,7 +16,8 @@ import aiozerocopy as azc
 from aiozerocopy._core import to_all
 from aiozerocopy._core.binding import lib
 from aiozerocopy._core.borrows import Operation, Port
-from aiozerocopy._core.channel import Channel
+from aiozerocopy._core.channel import PUT, Channel
+from aiozerocopy._core.pins import send_at_once
 from aiozerocopy._core.to_all import Row, Seat, Shared, move_to_copy
 
 pytestmark = pytest.mark.anyio
@@ -178,7 +179,9 @@ class TestSend:
         self, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         row, begun = pairs.row(), pairs.ready[1]
-        pairs.near[1]._out.put_bound(pairs.port, begun, bytes(4 * BIG))
+        out, data = pairs.near[1]._out, bytes(4 * BIG)
+        found = send_at_once(out.id, begun.token, begun.views, data, PUT, 1)
+        out.note_result(pairs.port, begun, *found)
         with monkeypatch.context() as patched:
             patched.setattr(Row, "_note", interrupt)
             with pytest.raises(KeyboardInterrupt):

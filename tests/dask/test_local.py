@@ -158,7 +158,7 @@ async def test_who_takes_no_pipes_gets_none(told: dict[str, Any], comms: Comms) 
     one, other = comms
     assert one.handshake_info()[PIPES] is True
     one.remote_info = told
-    await asyncio.gather(one.write(message(BIG)), other.read())
+    await asyncio.gather(other.read(), one.write(message(BIG)))  # it has to wait
     assert one.stream._stream.stats.bytes_sent > BIG
 
 
@@ -278,7 +278,7 @@ def no_fds_left() -> Iterator[None]:
 async def start_threads(one: Any, other: Any) -> None:
     """The threads that send and receive for the comms have their fds then."""
     told, one.remote_info = one.remote_info, {}
-    await asyncio.gather(one.write(message(BIG)), other.read())
+    await asyncio.gather(other.read(), one.write(message(BIG)))  # it has to wait
     one.remote_info = told
 
 

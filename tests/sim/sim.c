@@ -277,7 +277,8 @@ static ssize_t send_bound(op *it, const uint64_t *sizes) {
     op_enters(it);
     int messages = it->nends ? it->nends : 1;
     int r = to_all ? send_to_all(it)
-                   : azc_send_bound(azc, it->data, it->length, messages, it->asks_room);
+                   : azc_send_bound(azc, it->token, it->data, it->length, messages,
+                                    it->asks_room);
     op_leaves(it);
     if (r == -EINPROGRESS) tell_sizes(it, sizes);
     channel->has_bound = false;
@@ -513,7 +514,7 @@ static void step_late(void) {
     if (!channel->gone) return;
     sim_trace("channel %ld is called late", channel - channels, 0, 0);
     int answers[] = {
-        azc_send_bound(azc, &byte, 1, 1, 0),
+        azc_send_bound(azc, 1, &byte, 1, 1, 0),
         azc_sendv(azc, 0, 1, &vec, 1, NULL, 0, 0),
         (int)azc_recv(azc, 0, 1, &byte, 1, 1, NULL),
         (int)azc_recv_now(azc, &byte, 1, &stats.bytes),
@@ -732,7 +733,7 @@ static void play_child(void) {
         azc = channels[i].azc;
         if (channels[i].freed) continue;
         SIM_CHECK(azc_sendv(azc, 0, 1, &vec, 1, NULL, 0, 0) == -ECHILD &&
-                      azc_send_bound(azc, &byte, 1, 1, 0) == -ECHILD,
+                      azc_send_bound(azc, 1, &byte, 1, 1, 0) == -ECHILD,
                   "a child sends");
         SIM_CHECK(azc_get_stats(azc, &stats) == -ECHILD, "a child's stats");
         SIM_CHECK(azc_close(azc, 0, 1) == -ECHILD, "a child closes");

@@ -42,7 +42,8 @@ ssize_t put_fds(azc_id id, size_t n) {
 }
 
 int send_bound(azc_id id, size_t n) {
-    int r = azc_send_bound(id, memory, n, 1, 0);
+    azc_bind_port(id, port, 1000, 1 << 30);
+    int r = azc_send_bound(id, 1000, memory, n, 1, 0);
     return r > 0 ? 0 : r;
 }
 

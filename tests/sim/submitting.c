@@ -163,7 +163,8 @@ static void bind(stream *it) {
 static int bound(stream *it, size_t n, int messages, int ask_room) {
     const char *data = fresh(it, n);
     bind(it);
-    return forget(it, n, azc_send_bound(it->channel, data, n, messages, ask_room));
+    return forget(it, n,
+                  azc_send_bound(it->channel, it->token, data, n, messages, ask_room));
 }
 
 static int by_bound(stream *it, size_t n) { return bound(it, n, 1, 0); }
@@ -322,7 +323,7 @@ static void send_after_loan(const way *way, const kind *fd) {
     memcpy(slot, fresh(&it, PAGE), PAGE);
     bind(&it);
     uint64_t loan = it.token;
-    CHECK(azc_send_bound(it.channel, slot, PAGE, 1, 0) == -EINPROGRESS);
+    CHECK(azc_send_bound(it.channel, loan, slot, PAGE, 1, 0) == -EINPROGRESS);
     CHECK(it.flow->lent == PAGE && stats_of(&it).lent == PAGE);
     CHECK(way->send(&it, 1000) == 0 && it.flow->lent == PAGE);
     peer_read(it.flow, PAGE - 1);
@@ -540,7 +541,7 @@ static void check_sizes(void) {
     stream it = open_stream(SOCKET, AZC_OUT, 1200);
     azc_event event;
     bind(&it);
-    CHECK(azc_send_bound(it.channel, fresh(&it, 3000), 3000, 3, 0) == -EINPROGRESS);
+    CHECK(azc_send_bound(it.channel, 0, fresh(&it, 3000), 3000, 3, 0) == -EINPROGRESS);
     kernel_allocations_left = 0;
     CHECK(azc_set_sizes(it.channel, 0, sizes, 3) == -ENOMEM);
     kernel_allocations_left = -1;
@@ -682,13 +683,18 @@ static void check_recv_fds(void) {
     end_with(&it);
 }
 
-/* A bound port may be closed; then the rest goes on without one. */
+/* A bound port may be closed; then the rest goes on without one.  A token is for one
+ * message that has to wait. */
 static void check_closed_port(void) {
     begin("azc_send_bound", "its port was closed");
     stream it = open_stream(SOCKET, AZC_OUT, 1000);
+    it.token = 6;
+    const char *data = fresh(&it, 3000);
     bind(&it);
     CHECK(azc_port_close(it.port) == 0);
-    CHECK(azc_send_bound(it.channel, fresh(&it, 3000), 3000, 1, 0) == -EINPROGRESS);
+    CHECK(azc_send_bound(it.channel, 8, data, 1, 1, 0) == -ESTALE);
+    CHECK(azc_send_bound(it.channel, 7, data, 3000, 1, 0) == -EINPROGRESS);
+    CHECK(azc_send_bound(it.channel, 7, data, 1, 1, 0) == -ESTALE);
     read_on(&it);
     CHECK(has_arrived(&it) && azc_free(it.channel) == 0);
     end();

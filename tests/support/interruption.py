@@ -81,8 +81,11 @@ class Lines:
             self._times[line] = times = self._times.get(line, 0) + 1
             self.seen.append((*line, times))
             if (*line, times) == self.at:
-                raise Interruption
+                self.hit()
         return self._in_frame
+
+    def hit(self) -> None:
+        raise Interruption
 
 
 def shown(place: Place) -> str:
