@@ -163,8 +163,8 @@ int azc_bind_port(azc_id channel, azc_id port, uint64_t token, unsigned budget);
  *   other         the error that broke the channel earlier
  * The event's status: 0, -ESHUTDOWN (closed meanwhile), -ECANCELED (azc_cancel),
  * -EFAULT with AZC_REFUSED, or the error that broke the channel.
- * Unless all is out and the result is 0, the token is bound no more: whatever calls this
- * before another is bound (a signal's handler, a finalizer) cannot have the same. */
+ * Unless all is out, the token is bound no more: what calls this before another is bound (a
+ * signal's handler, a finalizer) cannot have the same. */
 int azc_send_bound(azc_id channel, uint64_t token, const void *data, size_t n,
                    int messages, int ask_room);
 /* The sizes of several messages, if that was -EINPROGRESS.  Until then they are one, and

@@ -263,29 +263,22 @@ static int send_within(azc_channel *channel, const message *it, bool ask_room) {
     return at_once ? attempt(channel, it) : queue_all(channel, it, ask_room);
 }
 
-int azc_send_bound(azc_id id, uint64_t token, const void *data, size_t n,
-                   int messages, int ask_room) {
-    struct iovec piece = {(void *)(uintptr_t)data, n};
-    const message it = {&piece, 1, n, messages};
+/* An event will tell that token, so no other message may have it. */
+static int send_bound(azc_id id, uint64_t token, const message *it,
+                      bool ask_room) {
     azc_channel *channel = azc__enter(id);
     if (!channel) return azc__why(id);
     bool is_ready = channel->bound_token == token;
-    int r = is_ready ? send_within(channel, &it, ask_room) : -ESTALE;
-    if (is_ready && r) channel->bound_token = 0;
+    int r = is_ready ? send_within(channel, it, ask_room) : -ESTALE;
+    if (is_ready && r < 0) channel->bound_token = 0;
     azc__leave(channel);
     return r;
 }
 
-static int send_to_seat(const azc_seat *seat, const message *it) {
-    if (seat->tally->away) return -ESTALE;
-    azc_channel *channel = azc__enter(seat->channel);
-    if (!channel) return azc__why(seat->channel);
-    bool is_ready = channel->bound_token == seat->token;
-    int r = is_ready ? send_within(channel, it, false) : -ESTALE;
-    /* An event will tell that token, so no other message may have it. */
-    if (r == -EINPROGRESS) channel->bound_token = 0;
-    azc__leave(channel);
-    return r;
+int azc_send_bound(azc_id id, uint64_t token, const void *data, size_t n,
+                   int messages, int ask_room) {
+    struct iovec piece = {(void *)(uintptr_t)data, n};
+    return send_bound(id, token, &(message){&piece, 1, n, messages}, ask_room);
 }
 
 int azc_send_to_all(const azc_seat *seats, int n, const struct iovec *vec,
@@ -294,8 +287,10 @@ int azc_send_to_all(const azc_seat *seats, int n, const struct iovec *vec,
     int found = 0;
     for (int i = 0; i < count; i++) it.n += vec[i].iov_len;
     for (int i = 0; i < n; i++) {
-        int r = send_to_seat(&seats[i], &it);
         azc_tally *tally = seats[i].tally;
+        int r = -ESTALE;
+        if (!tally->away)
+            r = send_bound(seats[i].channel, seats[i].token, &it, false);
         tally->result = r > 0 ? 0 : r;
         if (r < 0) {
             which[found++] = i;

@@ -31,12 +31,11 @@ _allocate = ffi.new_allocator(should_clear_after_alloc=False)
 # Their memory can always be read.  That of others may be a file's, which was truncated:
 # the kernel says EFAULT where a copy in user space would end the process.
 _STEADY = (bytes, bytearray, array.array)
-# The sum of the lengths of messages in a list or tuple, if all have such memory; or -1.
-steady_total: Callable[[object], int] = made_by_c("azc_steady_total", _STEADY)
-# Sends bytes, a bytearray or a memoryview of bytes: see csrc/python/messages.h.
-send_at_once: Callable[..., Any] = made_by_c("azc_send_at_once", _STEADY)
-# Receives into a bytearray or a memoryview of bytes.
-receive_at_once: Callable[..., Any] = made_by_c("azc_receive_at_once", _STEADY)
+# csrc/python/messages.h says what these do.
+steady_total: Callable[[object], int]
+send_at_once: Callable[..., Any]
+receive_at_once: Callable[..., Any]
+steady_total, send_at_once, receive_at_once = made_by_c("azc_messages", _STEADY)
 
 # These types hold nothing but bytes.
 _PLAIN = frozenset((bytes, bytearray, mmap.mmap))

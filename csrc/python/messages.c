@@ -36,6 +36,14 @@ static PyObject *ask(const attribute *it, PyObject *view) {
     return it->get(it->descriptor, view, (PyObject *)&PyMemoryView_Type);
 }
 
+/* -1, with an exception: the same. */
+static Py_ssize_t number(const attribute *it, PyObject *view) {
+    PyObject *found = ask(it, view);
+    Py_ssize_t n = found ? PyLong_AsSsize_t(found) : -1;
+    Py_DecRef(found);
+    return n;
+}
+
 /* Of whose memory it is: a memoryview's is that of another object. */
 static PyTypeObject *owner_type(PyObject *message) {
     PyTypeObject *type = Py_TYPE(message);
@@ -86,12 +94,7 @@ static Py_ssize_t steady_size(PyObject *message, PyObject *steady) {
     if (type == &PyByteArray_Type) return PyObject_Size(message);
     if (type != &PyMemoryView_Type) return -1;
     PyTypeObject *owner = owner_type(message);
-    if (!owner || !is_steady(steady, owner)) return -1;
-    PyObject *size = ask(&nbytes, message);
-    if (!size) return -1;
-    Py_ssize_t n = PyLong_AsSsize_t(size);
-    Py_DecRef(size);
-    return n;
+    return owner && is_steady(steady, owner) ? number(&nbytes, message) : -1;
 }
 
 /* Of the stable ABI for good, though they are deprecated, and newer headers leave them
@@ -102,11 +105,8 @@ PyAPI_FUNC(int) PyObject_AsWriteBuffer(PyObject *, void **, Py_ssize_t *);
 
 static bool holds_bytes(PyObject *memory) {
     if (PyByteArray_CheckExact(memory)) return true;
-    if (Py_TYPE(memory) != &PyMemoryView_Type) return false;
-    PyObject *size = ask(&itemsize, memory);
-    bool is_one = size && PyLong_AsLong(size) == 1;
-    Py_DecRef(size);
-    return is_one;
+    bool is_view = Py_TYPE(memory) == &PyMemoryView_Type;
+    return is_view && number(&itemsize, memory) == 1;
 }
 
 /* NULL, without an exception: it is not to be copied here. */
@@ -179,41 +179,32 @@ static PyObject *send_kept(PyObject *const *given, PyObject *keeper) {
 
 static PyObject *send_at_once(PyObject *steady, PyObject *const *given,
                               Py_ssize_t count) {
-    if (count != 6) return NULL;
-    PyObject *keeper = kept(given[3], steady);
-    if (!keeper) {
-        PyErr_Clear();
-        return none();
-    }
-    PyObject *result = send_kept(given, keeper);
+    PyObject *keeper = count == 6 ? kept(given[3], steady) : NULL;
+    if (!keeper) PyErr_Clear();
+    PyObject *result = keeper ? send_kept(given, keeper) : none();
     Py_DecRef(keeper);
     return result;
 }
 
 /* ---- receiving --------------------------------------------------------- */
 
-/* The result of azc_recv_now; or 0, with an exception or without. */
-static ssize_t receive_into(azc_id channel, PyObject *memory, Py_ssize_t *n,
-                            uint64_t *come) {
-    void *room;
-    if (PyObject_AsWriteBuffer(memory, &room, n) < 0 || !*n) return 0;
-    PyThreadState *state = PyEval_SaveThread();
-    ssize_t r = azc_recv_now(channel, room, (size_t)*n, come);
-    PyEval_RestoreThread(state);
-    return r;
-}
-
 static PyObject *receive_at_once(PyObject *steady, PyObject *const *given,
                                  Py_ssize_t count) {
     (void)steady;
-    if (count != 4) return NULL;
-    PyObject *memory =
-        holds_bytes(given[1]) ? PyMemoryView_FromObject(given[1]) : NULL;
-    azc_id channel = PyLong_AsUnsignedLongLong(given[0]);
-    Py_ssize_t need = PyLong_AsSsize_t(given[2]), n = 0;
-    uint64_t *come = PyLong_AsVoidPtr(given[3]);
-    ssize_t r = memory ? receive_into(channel, memory, &n, come) : 0;
+    PyObject *memory = count == 4 && holds_bytes(given[1])
+                           ? PyMemoryView_FromObject(given[1])
+                           : NULL;
+    void *room;
+    Py_ssize_t n = 0, r = 0;
+    if (memory && PyObject_AsWriteBuffer(memory, &room, &n) == 0 && n) {
+        azc_id channel = PyLong_AsUnsignedLongLong(given[0]);
+        uint64_t *come = PyLong_AsVoidPtr(given[3]);
+        PyThreadState *state = PyEval_SaveThread();
+        r = azc_recv_now(channel, room, (size_t)n, come);
+        PyEval_RestoreThread(state);
+    }
     PyErr_Clear();
+    Py_ssize_t need = PyLong_AsSsize_t(given[2]);
     if (r > 0 && r < (need ? need : n)) return memory;
     Py_DecRef(memory);
     return r > 0 ? PyLong_FromSsize_t(r) : none();
@@ -221,27 +212,18 @@ static PyObject *receive_at_once(PyObject *steady, PyObject *const *given,
 
 /* ---- the functions ------------------------------------------------------ */
 
-static void *function(PyMethodDef *method, PyObject *steady) {
-    bool found = find(&obj, "obj") && find(&nbytes, "nbytes") &&
-                 find(&itemsize, "itemsize");
-    return found ? PyCFunction_NewEx(method, steady, NULL) : NULL;
-}
+#define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
 
-void *azc_steady_total(void *steady) {
-    static PyMethodDef method = {"steady_total", steady_total, METH_O, NULL};
-    return function(&method, steady);
-}
-
-void *azc_send_at_once(void *steady) {
-    static PyMethodDef method = {"send_at_once",
-                                 (PyCFunction)(void (*)(void))send_at_once,
-                                 METH_FASTCALL, NULL};
-    return function(&method, steady);
-}
-
-void *azc_receive_at_once(void *steady) {
-    static PyMethodDef method = {"receive_at_once",
-                                 (PyCFunction)(void (*)(void))receive_at_once,
-                                 METH_FASTCALL, NULL};
-    return function(&method, steady);
+void *azc_messages(void *steady) {
+    static PyMethodDef methods[] = {
+        {"steady_total", steady_total, METH_O, NULL},
+        {"send_at_once", FAST(send_at_once), NULL},
+        {"receive_at_once", FAST(receive_at_once), NULL},
+    };
+    if (!find(&obj, "obj") || !find(&nbytes, "nbytes") ||
+        !find(&itemsize, "itemsize"))
+        return NULL;
+    return Py_BuildValue("(NNN)", PyCFunction_NewEx(&methods[0], steady, NULL),
+                         PyCFunction_NewEx(&methods[1], steady, NULL),
+                         PyCFunction_NewEx(&methods[2], steady, NULL));
 }
