@@ -208,7 +208,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
                         self._spent += now >> 12
                         return result(None, now)
                     if now is not None:
-                        memory = now
+                        memory, now = now, None
                 view, memory = borrow(memory), None
                 least = n = len(view)
                 if need is not None:

@@ -114,20 +114,20 @@ class SocketTransport(Reading):
                 of it was.
             RuntimeError: after write_eof.
         """
-        out = self._out
-        if out.ready is None:
+        out, mine = self._out, None
+        if (ready := out.ready) is None:
             if not nbytes(data) or not self._is_writable():
                 return
             out.bind_port(self._port, _NO_BUDGET)
-        ready, mine = out.ready, None
-        if ready is None:  # we are a forked child
-            return
-        if ready.views != [None]:  # another message's: we are in its call
+            if (ready := out.ready) is None:  # we are a forked child
+                return
+        views = ready.views
+        if not views or views[0] is not None:  # another's: we are in its call
             self._write_pieces([data])
             return
         try:
             try:
-                found = send_at_once(out.id, ready.token, ready.views, data, WRITE, 1)
+                found = send_at_once(out.id, ready.token, views, data, WRITE, 1)
                 if found == 0:
                     return
                 if found is not None:

@@ -9,7 +9,7 @@ from links import BIG, Link, begun, checked, reading, stuck
 from oracle import Checker, message, poison
 
 import aiozerocopy as azc
-from aiozerocopy._core import channel
+from aiozerocopy._core import sending
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +75,7 @@ async def test_size_that_changes_once_it_is_queued(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A thread may do that: a cancel cuts as if it had not, and nothing comes after."""
-    monkeypatch.setattr(channel, "nbytes", lambda message: len(message) + 5_001)
+    monkeypatch.setattr(sending, "nbytes", lambda message: len(message) + 5_001)
     batch = [bytes([n % 256]) * 1_000 for n in range(500)]
     near, far = socket.socketpair()
     near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 10_000)
