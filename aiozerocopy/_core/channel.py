@@ -137,10 +137,13 @@ class Channel(OfOneProcess):
         self.ready = None  # until C knows it too
         self._port, self._budget = port, budget
         ready = Operation(port, [None])
-        if lib.azc_bind_port(self.id, port.id, ready.token, budget) == 0:
-            between, self.ready = self.ready, ready
-            if between is not None:  # what came in between had bound it
-                self.note_result(port, between, 0, 0)
+        if lib.azc_bind_port(self.id, port.id, ready.token, budget) != 0:
+            return
+        if self.ready is None:
+            self.ready = ready
+        else:  # what came in between has bound another, before or after
+            lib.azc_bind_port(self.id, port.id, self.ready.token, budget)
+            self.note_result(port, ready, 0, 0)
 
     def submit(
         self,

@@ -213,13 +213,13 @@ class SendStream(Bound, ByteSendStream):
             try:
                 if waiter is not None and len(buffers) == 1 and self._is_bound_here():
                     ready = out.free()
-                if ready is not None:
+                if ready is not None and waiter is not None:
                     views, message = ready.views, buffers[0]
                     found = send_at_once(out.id, ready.token, views, message, PUT, 1)
                     operation, ready = ready if found else None, None
                     result = found
-                if operation is not None and waiter is not None and found:
-                    result = out.note_result(waiter.port, operation, *found)
+                    if operation is not None:
+                        result = out.note_result(waiter.port, operation, *found)
                 if waiter is None or result is None:
                     waiter, operation = await self._begin()
                     self._claim(operation)
