@@ -10,18 +10,21 @@ from typing import Any
 
 import pytest
 
+from aiozerocopy._core.binding import ffi
 from aiozerocopy._core.channel import SEND
 from aiozerocopy._core.leases import Lent
 from aiozerocopy._core.pins import (
     Pins,
     overlap,
     pin,
+    receive_at_once,
     send_at_once,
     steady_total,
     unpin,
 )
 
 MEMORY = memoryview(bytearray(100))
+COUNT = ffi.new("uint64_t *")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +46,7 @@ def test_overlap(one: slice, other: slice, share: bool) -> None:
 def test_what_is_copied_and_asked_has_as_many_references_as_before() -> None:
     data = memoryview(bytearray(4096))
     views: list[Any] = [None]
-    large = memoryview(bytearray(4097))
+    large, come = memoryview(bytearray(4097)), int(ffi.cast("uintptr_t", COUNT))
     things = (data, data.obj, large, None, memoryview, bytearray, b"")
     before = [sys.getrefcount(each) for each in things]
     for _ in range(1000):
@@ -52,6 +55,7 @@ def test_what_is_copied_and_asked_has_as_many_references_as_before() -> None:
         views[0] = None
         assert send_at_once(0, 1, views, large, SEND, 1)[1] == len(views[0]) == 4097
         assert send_at_once(0, 1, views, b"", SEND, 1) is None  # it is another's
+        assert receive_at_once(0, large, 0, come) is None
         views[0] = None
         assert steady_total([data, data]) == 8192
     for each, count in zip(things, before, strict=True):
