@@ -123,7 +123,8 @@ class SocketTransport(Reading):
                 return
         views = ready.views
         if not views or views[0] is not None:  # another's: we are in its call
-            self._write_pieces([data])
+            if nbytes(data):
+                self._write_pieces([data])
             return
         try:
             try:
@@ -132,9 +133,8 @@ class SocketTransport(Reading):
                     return
                 if found is not None:
                     mine = ready
-                    is_fixed = _is_fixed(data) or memoryview not in map(
-                        type, mine.views
-                    )
+                    is_copy = memoryview not in map(type, views)
+                    is_fixed = is_copy or _is_fixed(data)
                     result = out.note_result(self._port, ready, *found)
                     self._queued(ready, result, is_fixed)
                     return
