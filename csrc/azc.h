@@ -189,9 +189,8 @@ typedef struct azc_seat {
 } azc_seat;
 
 /* The same message, of count pieces (of which an empty one may cost a system call), to
- * each of n seats; made at since_ns, by the monotonic clock.  A result is what azc_send_bound would have returned, but 0 for 1, or
- *   -ESTALE  nothing was sent: it is away, or another token is bound there by now
- * A token is bound no more once its result is -EINPROGRESS, so two seats may have one.
+ * each of n seats; made at since_ns, by the monotonic clock.  A result is azc_send_bound's,
+ * but 0 for 1; -ESTALE also where it is away.  So two seats may have one token.
  * Returns how many are not 0, and stores which. */
 int azc_send_to_all(const azc_seat *seats, int n, const struct iovec *vec,
                     int count, uint64_t since_ns, int *which);

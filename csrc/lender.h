@@ -24,9 +24,9 @@
  *
  * Lent pages may be read, and nothing else: who splices or tees them hands them to
  * readers that no loan waits for.  So a pipe (or all UNIX sockets, since no one
- * tells which two are connected) has parties of one kind at a time, either
- * channels that lend or relays that pass its pages on, and whoever of the
- * other kind comes later copies for as long as it lasts.
+ * tells which two are connected) has parties of one kind at a time: channels that
+ * lend, or relays that pass its pages on.  A party of the other kind that comes later
+ * copies, as long as it lasts.
  */
 #ifndef AZC_LENDER_H
 #define AZC_LENDER_H

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from aiozerocopy.web.pixels import PictureFormat
 
 FRAME_MS = 32  # from one frame to the next, for FFmpeg; even, see `_Run.feed`
-KEYS, KEY_SECONDS = 2, 0.5  # at most so many key frames in so long, for all viewers
+KEYS, KEY_SECONDS = 2, 0.5  # all viewers together get at most 2 key frames in 0.5 s
 HOLD_SECONDS = 0.05  # that a wish waits for a new frame to go with
 MIN_BITRATE, MAX_BITRATE = 2_000_000, 8_000_000  # bits a second, at that rate
 

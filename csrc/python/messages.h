@@ -17,11 +17,11 @@ enum { AZC_SEND, AZC_PUT, AZC_WRITE };
  *     The sum of the lengths in a list or tuple, if the memory of each belongs to an object
  *     of a steady type; or -1.
  *   send_at_once(channel, token, views, message, how, count)
- *     Sends bytes, a bytearray or a memoryview of bytes, which are so many messages.  0: all
- *     is out; or what C has returned, and the size.  As long as C needs the memory, the only
- *     view keeps it: a copy, if it is small and steady.  None: nothing was done, since it is
- *     of another kind, or the only view was another message's (not None), or the token is
- *     not bound there.
+ *     Sends `message`: bytes, a bytearray or a memoryview of bytes, in which `count`
+ *     messages were joined.  Returns 0 if all is out, else what C has returned and the size.
+ *     While C needs the memory, the only view keeps it: a copy, if it is small and steady.
+ *     Returns None, having done nothing, if the message is of another kind, the only view is
+ *     not None (so another message has the operation), or the token is not bound.
  *   receive_at_once(channel, memory, need, come)
  *     Stores what has come in a bytearray or a memoryview of bytes, and at the address
  *     `come` how much it was.  That number, if it is the need (0: all); a memoryview, which
