@@ -88,10 +88,13 @@ def pin_writable(data: AnyBuffer) -> Any:
 
 
 def unpin(views: list[Any]) -> None:
-    """Release the exports.  After an interruption it may be called again."""
-    for view in views:
-        if type(view) not in _NO_PINS:
-            ffi.release(view)
+    """Release the exports.  After an interruption it may be called again.
+
+    (No variable refers to one of them: a traceback would keep it.)
+    """
+    for at in range(len(views)):
+        if type(views[at]) not in _NO_PINS:
+            ffi.release(views[at])
 
 
 class Pins(tuple[Any, ...]):

@@ -195,7 +195,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
         """
         come = self._come
         come[0] = 0
-        view = reception = None
+        view = reception = now = None
         try:
             try:
                 self._spent += 1
@@ -207,9 +207,11 @@ class ReceiveStream(Bound, ByteReceiveStream):
                     if type(now) is int:
                         self._spent += now >> 12
                         return result(None, now)
-                    if now is not None:
-                        memory, now = now, None
-                view, memory = borrow(memory), None
+                if now is None:
+                    view = borrow(memory)
+                else:
+                    view, now = ffi.from_buffer(now, require_writable=True), None
+                memory = None
                 least = n = len(view)
                 if need is not None:
                     least = need
@@ -228,11 +230,13 @@ class ReceiveStream(Bound, ByteReceiveStream):
             except BaseException as error:
                 if view is None and come[0]:
                     view = borrow(memory)
+                memory = now = None  # (the traceback keeps this frame)
                 await self._keep(waiter, reception, view, error)
                 raise
         except BaseException as error:
             if view is None and come[0]:
                 view = borrow(memory)
+            memory = now = None  # (the traceback keeps this frame)
             await self._keep(waiter, reception, view, error)
             raise
 

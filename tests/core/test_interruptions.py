@@ -33,7 +33,7 @@ from interruption import (
     Place,
     hit_each_line,
     is_exported,
-    keeps_a_view,
+    keeps_a_borrow,
     open_fds,
     run_on,
 )
@@ -197,7 +197,7 @@ async def be_hit(
             await case.before(scene)
         await scene.call_and_be_hit(case)
         await scene.finish()
-        if keeps_a_view(scene.raised, scene.views):
+        if keeps_a_borrow(scene.raised, scene.views, scene.buffers):
             scene.complaints.append("a traceback keeps a borrow")
     await scene.no_fd_is_left(fds)
     scene.nothing_is_borrowed()
@@ -295,6 +295,7 @@ class Sending(Scene):
 
     def _look_at_the_pool(self, pool: azc.FramePool) -> None:
         self.raised.clear()
+        self.views.clear()
         while self.frames:
             self.frames.pop().release()
         if pool.stats.free < pool.slots:
@@ -317,7 +318,8 @@ class Sending(Scene):
     async def send_pieces(self, size: int) -> None:
         data = self.new(size)
         view = memoryview(data.view if isinstance(data, azc.Frame) else data)
-        await self.stream.send(view[:100], view[100:])
+        self.views += view[:100], view[100:], view
+        await self.stream.send(*self.views[-3:-1])
 
     async def send_many(self, size: int, count: int) -> None:
         await self.stream.send_many([self.new(size) for _ in range(count)])
@@ -340,7 +342,8 @@ class Sending(Scene):
         self.hub.attach(self.stream, encode=bare)
         for number in range(count):
             self.buffers.append(message(10 + number, 0, BIG))
-            await self.hub.publish(memoryview(self.buffers[-1]))
+            self.views.append(memoryview(self.buffers[-1]))
+            await self.hub.publish(self.views[-1])
 
     async def send_from_thread(self, size: int) -> None:
         over = asyncio.Event()

@@ -25,19 +25,21 @@ class Interruption(BaseException):
     """What the handler of a signal raises."""
 
 
-def keeps_a_view(raised: list[BaseException], views: list[memoryview]) -> bool:
-    """Whether a view is exported because an exception keeps the frames it passed.
+def keeps_a_borrow(
+    raised: list[BaseException], views: list[memoryview], buffers: list[Any]
+) -> bool:
+    """Whether something is exported because an exception keeps the frames it passed.
 
     A memoryview that is garbage while it is exported crashes Python before 3.12.7.
     """
     try:
         for view in views:
             view.release()
+        return any(map(is_exported, buffers))
     except BufferError:
         return True
     finally:
         raised.clear()
-    return False
 
 
 class Lines:

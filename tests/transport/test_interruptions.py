@@ -24,7 +24,7 @@ from interruption import (
     Place,
     hit_each_line,
     is_exported,
-    keeps_a_view,
+    keeps_a_borrow,
     open_fds,
     run_on,
 )
@@ -78,7 +78,7 @@ class Scene:
                 reading.cancel()
             elif error := reading.exception():
                 self.complaints.append(str(error))
-        if keeps_a_view(self.raised, self.views):
+        if keeps_a_borrow(self.raised, self.views, self.buffers):
             self.complaints.append("a traceback keeps a borrow")
         if any(map(is_exported, self.buffers)):
             gc.collect()
