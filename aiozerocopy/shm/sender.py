@@ -92,8 +92,8 @@ class Sender(Side):
     """Copies records into the ring, or has them made there, one at a time."""
 
     def __init__(self, end: RingEnd) -> None:
-        super().__init__(end)
         self.line: Line = Line()
+        super().__init__(end)
 
     async def send(self, buffers: Sequence[Buffer], type_id: int) -> None:
         """Send one record; see `Ring.send`."""
@@ -170,3 +170,7 @@ class Sender(Side):
         result = self.end.commit(nbytes, type_id)
         if result < 0:
             raise self.end.error(result, nbytes)
+
+    def _close(self) -> None:
+        super()._close()
+        self.line.wake()

@@ -323,6 +323,15 @@ async def test_block_with_a_deadline(studio: Studio) -> None:
     assert await other.receive() == (2, 2)
 
 
+async def test_client_that_ended_keeps_no_memory(studio: Studio) -> None:
+    """Its loop may end before it hears what became of the frame in flight."""
+    client = studio.viewer().client
+    await studio.publish(0)
+    client._end()
+    assert client._current is not None
+    assert (client._current.buffers, client._current._shared) == ((), None)
+
+
 async def test_disconnect_at_a_limit_of_bytes(studio: Studio) -> None:
     viewer = studio.viewer(policy="disconnect", limit=3 * BIG)
     await studio.publish(0, 1)

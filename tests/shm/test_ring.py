@@ -14,10 +14,17 @@ from links import attempt, linux_only, others_wait, until
 from rings import SMALL, filled, opened, ring_pair
 
 from aiozerocopy import StreamBroken, StreamClosed
+from aiozerocopy._core import change
 
 pytestmark = [linux_only, pytest.mark.anyio]
 
 RECORD = b"r" * 1000
+
+
+@pytest.fixture(autouse=True)
+def wakes_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks again by himself."""
+    monkeypatch.setattr(change, "LOOK_AGAIN", 1000.0)
 
 
 # ---- records ------------------------------------------------------------------------
