@@ -24,10 +24,9 @@
  *             receives itself while it is awake (azc_port_watch) is theirs when it
  *             is late.
  *
- * Channels, ports, pools, relays and rings are named by numbers that are never used
- * again.  So a call that comes too late, from another thread or a finalizer, finds
- * neither freed memory nor another object: it returns -ESHUTDOWN, and in a forked
- * child -ECHILD.
+ * Channels, ports, pools, relays and rings are named by numbers that are never used again.
+ * So a call that comes too late, from another thread or a finalizer, finds neither freed
+ * memory nor another object: it returns -ESHUTDOWN, and in a forked child -ECHILD.
  *
  * The one rule of memory: the bytes of an operation are borrowed from the call
  * that submits it until one of these:

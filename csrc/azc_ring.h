@@ -14,14 +14,13 @@
  * record of an earlier lap can be taken for one.  The data is mapped twice, side by side,
  * so that a record which goes on at the beginning is one piece all the same.
  *
- * Sleeping.  A side that finds nothing to do stores the index that it waits for into
- * its wake_at, makes a full fence, looks at the other's index once more, and only then
- * sleeps until its doorbell (an eventfd) rings.  The other stores its index, makes a
- * full fence, and then looks at wake_at.  One of the two fences is the first: so
- * either the sleeper sees the new index, or the other sees wake_at and rings.  It
- * rings once for each wake_at; a side that waits for the same index again finds that
- * it was reached.  Empty the doorbell before looking, never between looking and
- * sleeping.
+ * Sleeping.  A side that finds nothing to do stores the index that it waits for into its
+ * wake_at, makes a full fence, looks at the other's index once more, and only then sleeps
+ * until its doorbell (an eventfd) rings.  The other stores its index, makes a full fence,
+ * and then looks at wake_at.  One of the two fences is the first: so either the sleeper
+ * sees the new index, or the other sees wake_at and rings.  It rings once for each
+ * wake_at; a side that waits for the same index again finds that it was reached.  Empty
+ * the doorbell before looking, never between looking and sleeping.
  *
  * The end.  A side that closes says so in `left`, after its last index, and rings.  The
  * socket of the handshake stays open meanwhile, so that a death, at any instruction, is

@@ -8,11 +8,10 @@
  *
  * Its memory is released when it is CLOSED, freed and no thread is driving.
  *
- * Driving.  At most one thread at a time makes system calls on a channel.  It sets
- * driving under the lock, releases the lock for each call, and for what a receive has
- * asked for at its end, and afterwards does what was asked for meanwhile (cancel,
- * close).  The lock is released at no other point, so what a thread sees under it does
- * not change.
+ * Driving.  At most one thread at a time makes system calls on a channel.  It sets driving
+ * under the lock, releases the lock for each call, and for what a receive has asked for at
+ * its end, and afterwards does what was asked for meanwhile (cancel, close).  The lock is
+ * released at no other point, so what a thread sees under it does not change.
  *
  * Locks, always taken in this order.  None is held in a system call that moves
  * bytes, nor while any Python may run.

@@ -1,12 +1,11 @@
 /* pool.h - memory that the kernel may be lent: the slots of frame pools.
  *
- * Lent pages (see lender.h) are read when the reader reads, not before.  So only
- * this memory is ever lent.  It is ours alone, never goes back to malloc, and each
- * slot can be detached: its bytes move to other pages, in one step and at the same
- * address, while the reader keeps the old pages as they were.  If several operations
- * have the same slot, detaching it for one leaves the bytes of the others in place.
- * (A thread that stores into a slot while another cancels an operation there may lose
- * what it stores.)
+ * Lent pages (see lender.h) are read when the reader reads, not before.  So only this
+ * memory is ever lent.  It is ours alone, never goes back to malloc, and each slot can be
+ * detached: its bytes move to other pages, in one step and at the same address, while the
+ * reader keeps the old pages as they were.  If several operations have the same slot,
+ * detaching it for one leaves the bytes of the others in place.  (A thread that stores into
+ * a slot while another cancels an operation there may lose what it stores.)
  *
  * A pool is found by address, so any view of a slot can be sent, whatever Python
  * object it comes from.

@@ -1,9 +1,8 @@
 /* ring.c - rings, by number; azc_ring.h is their protocol.
  *
- * A consumer's batches may be given back in any order, but the producer knows one
- * index only, up to which all is free.  So each ring remembers its batches in the
- * order in which they were taken, and the index moves past those in front that were
- * given back:
+ * A consumer's batches may be given back in any order, but the producer knows one index
+ * only, up to which all is free.  So each ring remembers its batches in the order in which
+ * they were taken, and the index moves past those in front that were given back:
  *
  *     first                                   last
  *     held     given back     held     held

@@ -52,7 +52,6 @@ def give_back(token: int, outcome: int = 0) -> None:
     views = borrowed.get(token)
     if views is not None:
         unpin(views)
-        views.clear()  # (memoryviews are released so)
         borrowed.pop(token, None)
 
 

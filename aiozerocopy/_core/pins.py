@@ -35,7 +35,10 @@ _STEADY = (bytes, bytearray, array.array)
 steady_total: Callable[[object], int]
 send_at_once: Callable[..., Any]
 receive_at_once: Callable[..., Any]
-steady_total, send_at_once, receive_at_once = made_by_c("azc_messages", _STEADY)
+unpin: Callable[[list[Any]], None]
+steady_total, send_at_once, receive_at_once, unpin = made_by_c(
+    "azc_messages", _STEADY, ffi.release
+)
 
 # These types hold nothing but bytes.
 _PLAIN = frozenset((bytes, bytearray, mmap.mmap))
@@ -87,16 +90,6 @@ def pin_writable(data: AnyBuffer) -> Any:
         raise _refusal(data, error, _RECEIVE_ELSEWHERE) from None
 
 
-def unpin(views: list[Any]) -> None:
-    """Release the exports.  After an interruption it may be called again.
-
-    (No variable refers to one of them: a traceback would keep it.)
-    """
-    for at in range(len(views)):
-        if type(views[at]) not in _NO_PINS:
-            ffi.release(views[at])
-
-
 class Pins(tuple[Any, ...]):
     """Several at once, which release themselves when nobody holds them any more.
 
@@ -114,11 +107,6 @@ class Pins(tuple[Any, ...]):
             release(one)
 
     __del__ = release
-
-
-# What needs no release: a copy, nothing, and pins that release themselves, as C's
-# memoryviews do, to which nothing else refers.
-_NO_PINS = frozenset((bytes, type(None), memoryview, Pins))
 
 
 def _is_tensor(data: object, error: Exception) -> bool:

@@ -1,8 +1,7 @@
 /* rows_body.h - what rows.h declares, over the operations of one simd_*.h.
  *
- * Fixed point.  To YUV: samples have 7 bits behind the point and coefficients 15.
- * To RGB: the results have 5, and what they are made of so much that `times` leaves
- * those.
+ * Fixed point.  To YUV: samples have 7 bits behind the point and coefficients 15.  To RGB:
+ * the results have 5, and what they are made of so much that `times` leaves those.
  */
 #include "rows.h"
 

@@ -210,20 +210,40 @@ static PyObject *receive_at_once(PyObject *steady, PyObject *const *given,
     return r > 0 ? PyLong_FromSsize_t(r) : none();
 }
 
+/* ---- giving back -------------------------------------------------------- */
+
+static bool is_pin(PyObject *view) {
+    return view != Py_None && !PyBytes_CheckExact(view) &&
+           !PyMemoryView_Check(view) && !PyTuple_Check(view);
+}
+
+static PyObject *unpin(PyObject *release, PyObject *views) {
+    PyObject *view;
+    while ((view = PyObject_CallMethod(views, "pop", NULL))) {
+        if (is_pin(view))
+            Py_DecRef(PyObject_CallFunctionObjArgs(release, view, NULL));
+        Py_DecRef(view);
+    }
+    PyErr_Clear(); /* none is left */
+    return none();
+}
+
 /* ---- the functions ------------------------------------------------------ */
 
 #define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
 
-void *azc_messages(void *steady) {
+void *azc_messages(void *steady, void *release) {
     static PyMethodDef methods[] = {
         {"steady_total", steady_total, METH_O, NULL},
         {"send_at_once", FAST(send_at_once), NULL},
         {"receive_at_once", FAST(receive_at_once), NULL},
+        {"unpin", unpin, METH_O, NULL},
     };
     if (!find(&obj, "obj") || !find(&nbytes, "nbytes") ||
         !find(&itemsize, "itemsize"))
         return NULL;
-    return Py_BuildValue("(NNN)", PyCFunction_NewEx(&methods[0], steady, NULL),
+    return Py_BuildValue("(NNNN)", PyCFunction_NewEx(&methods[0], steady, NULL),
                          PyCFunction_NewEx(&methods[1], steady, NULL),
-                         PyCFunction_NewEx(&methods[2], steady, NULL));
+                         PyCFunction_NewEx(&methods[2], steady, NULL),
+                         PyCFunction_NewEx(&methods[3], release, NULL));
 }

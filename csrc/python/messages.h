@@ -11,8 +11,9 @@
  * azc_send_bound, but if they are empty not at all. */
 enum { AZC_SEND, AZC_PUT, AZC_WRITE };
 
-/* Makes three functions for Python, to be called by ctypes (cffi would release the GIL), as
- * a tuple.  `steady` is a tuple of those types whose memory may be read in user space.
+/* Makes functions for Python, to be called by ctypes (cffi would release the GIL), as a
+ * tuple.  `steady` is a tuple of those types whose memory may be read in user space, and
+ * `release` is cffi's function.
  *   steady_total(messages)
  *     The sum of the lengths in a list or tuple, if the memory of each belongs to an object
  *     of a steady type; or -1.
@@ -27,7 +28,10 @@ enum { AZC_SEND, AZC_PUT, AZC_WRITE };
  *     `come` how much it was.  That number, if it is the need (0: all); a memoryview, which
  *     keeps the memory as it is, if more has to come; or None if nothing has, or the memory
  *     is of another kind.
+ *   unpin(views)
+ *     Takes all out of a list, and releases those that are pins.  No signal's handler runs
+ *     meanwhile, and if two threads do this at once, one of them has each.
  * NULL: an exception was raised. */
-void *azc_messages(void *steady);
+void *azc_messages(void *steady, void *release);
 
 #endif
