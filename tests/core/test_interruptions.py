@@ -294,8 +294,7 @@ class Sending(Scene):
                 self.complaints.append(str(error))
 
     def _look_at_the_pool(self, pool: azc.FramePool) -> None:
-        self.raised.clear()
-        self.views.clear()
+        keeps_a_borrow(self.raised, self.views, [])
         while self.frames:
             self.frames.pop().release()
         if pool.stats.free < pool.slots:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from types import FrameType
@@ -32,6 +33,9 @@ def keeps_a_borrow(
 
     A memoryview that is garbage while it is exported crashes Python before 3.12.7.
     """
+    for error in raised:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            frame.f_locals  # noqa: B018 (a tracer has made 3.10 copy them: again)
     try:
         for view in views:
             view.release()
