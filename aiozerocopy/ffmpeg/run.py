@@ -8,6 +8,7 @@ import math
 import os
 import re
 import signal
+import sys
 import termios
 import threading
 import time
@@ -164,7 +165,10 @@ class Watchdog:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join()
+        # (A finalizer may call it: in our own thread, or at the interpreter's end, when
+        # that stands still.)
+        if not sys.is_finalizing() and threading.current_thread() is not self._thread:
+            self._thread.join()
         self._is_awaited = self._signs = bool  # (they refer to our owner)
 
 
