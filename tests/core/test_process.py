@@ -235,14 +235,6 @@ async def test_failure_on_the_way_leaves_nothing(
         await azc.open_process(["cat"], stdout=True)
 
 
-@pytest.mark.every_loop
-async def test_cancelled_before_the_start() -> None:
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        await azc.open_process(["cat"])
-    assert scope.cancelled_caught
-
-
 # ---- stderr --------------------------------------------------------------------
 
 
