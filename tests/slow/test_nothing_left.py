@@ -56,7 +56,8 @@ ELSEWHERE = {
     "Service": "serving for ever is to wait for a cancel: net/test_serving.py",
 }
 _SERVER = ("connect_tcp", "serve_tcp", "connect_unix", "serve_unix")
-ELSEWHERE |= dict.fromkeys(_SERVER, "support/things.py")
+ELSEWHERE |= dict.fromkeys((*_SERVER, "relay"), "support/things.py")
+ELSEWHERE |= dict.fromkeys(("open_process", "Process"), "support/things.py")
 
 
 def case(*names: str) -> Callable[[Any], Any]:
@@ -168,39 +169,6 @@ async def _(_folder: Path) -> AsyncIterator[Any]:
 
         yield publish
         near.abort()  # the far end may have been closed first
-
-
-# ---- children, relays ---------------------------------------------------------------
-
-
-@case("open_process", "Process.__aenter__", "Process.__aexit__", "Process.aclose")
-@case("Process.wait")
-async def _(_folder: Path) -> AsyncIterator[Any]:
-    async def run() -> None:
-        async with azc.open_process(["cat"], stdin=True, stdout=True) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            await process.stdin.send(b"hello")
-            assert await process.stdout.receive() == b"hello"
-            await process.stdin.aclose()
-            assert await process.wait() == 0
-
-    yield run
-
-
-@case("relay")
-async def _(_folder: Path) -> AsyncIterator[Any]:
-    async with azc.pipe() as (source, feed), azc.pipe() as (far, sink):
-
-        async def relay() -> None:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(feed.send, bytes(SIZE))
-                tasks.start_soon(far.receive_exactly, bytearray(SIZE))
-                await azc.relay(source, sink, SIZE)
-
-        yield relay
-        for stream in (feed, far):
-            stream.abort()  # what a cancelled relay has not moved is not awaited
 
 
 # ---- rings --------------------------------------------------------------------------
