@@ -132,7 +132,8 @@ class Watchdog:
     def _run(self) -> None:
         looked, silent, said = time.monotonic(), 0.0, False
         before, busy = self._signs(), self._cpu_seconds()
-        while not self._stop.wait(min(self.timeout, 2 * SILENT) / 8):
+        pause = min(self.timeout, 2 * SILENT) / 8
+        while self._process.returncode is None and not self._stop.wait(pause):
             now, signs, cpu = time.monotonic(), self._signs(), self._cpu_seconds()
             # If this thread did not run for long, the child may not have run either.
             silent += min(now - looked, self.timeout / 4)

@@ -287,6 +287,13 @@ def test_tail_without_a_thread_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -
     os.close(write_fd)
 
 
+def test_tail_that_is_dropped_closes_its_fds() -> None:
+    """Once nobody writes any more."""
+    read_fd, write_fd = os.pipe()
+    Tail(read_fd, 100)
+    os.close(write_fd)
+
+
 # ---- a child that leaves -------------------------------------------------------
 
 
