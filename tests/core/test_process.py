@@ -220,13 +220,16 @@ async def test_spawn_that_fails_leaves_nothing(
 
 @pytest.mark.parametrize(
     "name",
-    ["_process.pipes.own_end", "_process.pipes.Tail", "process.subprocess.Popen"],
+    [
+        *("_process.pipes.own_end", "_process.pipes.Tail", "process.subprocess.Popen"),
+        *("process.ChildProcess", "_process.pipes.ChildPipes.keep"),
+    ],
 )
 async def test_failure_on_the_way_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     def fail(*given: Any, **_: object) -> None:
-        if not name.endswith("Popen"):
+        if name.endswith(("own_end", "Tail")):
             os.close(given[0])  # as they do: the fd is theirs from the call on
         raise OSError(errno.EMFILE, "no more")
 
