@@ -93,8 +93,14 @@ def open_process(
             if stderr == "tail":
                 options["stderr"], tail = pipes.tail(tail_bytes)
             popen: subprocess.Popen[bytes] = subprocess.Popen(**options)
-            pipes.keep()
-        return Process(ChildProcess(popen, tail), into, out_of)
+            try:
+                process = Process(ChildProcess(popen, tail), into, out_of)
+                pipes.keep()
+            except BaseException:
+                popen.kill()
+                popen.wait()
+                raise
+        return process
 
     async def start() -> Process:
         await anyio.lowlevel.checkpoint()

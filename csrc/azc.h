@@ -132,10 +132,10 @@ int azc_port_is_busy(azc_id port);
 /* -EBUSY: it is, and stays open. */
 int azc_port_close(azc_id port);
 
-/* A channel over fd, which it owns from now on (also its closing), unless the
- * call fails.  flags: AZC_IN or AZC_OUT, and what else there is above.
- *   -EINVAL  not one direction          -ENOMEM, -EMFILE  as usual
- * Freed by azc_free. */
+/* A channel over fd, which it owns from now on (also its closing), unless the call
+ * fails: as long as the number has the same device and inode.  A child that others
+ * fork has a copy until it calls exec.  flags: AZC_IN or AZC_OUT, and others above.
+ *   -EINVAL  not one direction    -ENOMEM, -EMFILE  as usual    Freed by azc_free. */
 int azc_open(int fd, int flags, azc_id *channel);
 
 /* The channel of the opposite direction over the same fd (a socket's, say).

@@ -85,13 +85,13 @@ class Channel(OfOneProcess):
 
     def _begin(self) -> None:
         sweep()
-        # C stores the number itself: an exception after the call cannot lose it.
-        self._number = ffi.new("azc_id *")
         OfOneProcess.__init__(self)
         self._closing: Operation | None = None
         self._port: Port | None = None
         self._budget = 0
         self.ready: Operation | None = None
+        # C stores the number itself: an exception after the call cannot lose it.
+        self._number = ffi.new("azc_id *")
 
     def opposite(self) -> Channel:
         """The channel of the other direction over the same fd."""

@@ -236,12 +236,12 @@ class FileMemory(Memory):
             seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
             self._mapping = mmap.mmap(fd, self.nbytes, **_NO_FD)
+            with pin(self._mapping) as start:
+                self._start = _address(start)
+            self.fd = fd  # its receiver's to close
         except BaseException:
             os.close(fd)
             raise
-        self.fd = fd  # its receiver's to close
-        with pin(self._mapping) as start:
-            self._start = _address(start)
 
     def _at(self, index: int) -> int:
         return self._start + index * self.stride

@@ -169,7 +169,8 @@ class Waiter:
     def __init__(self, native_token: Any) -> None:
         self.loop: Loop = _adapted(native_token)
         self.port: Port = Port()
-        self._watched: tuple[int, ...] = ()  # fds
+        self._watched: tuple[int, ...] = ()  # fds, also those that are about to be
+        self._is_watching = False  # True: all of them are
         # A set of keys, so that a stream may leave twice, after an interruption.
         self._users: set[object] = set()
         self.entry: Callable[[], Awaitable[None]] | None = self.loop.entry
@@ -182,13 +183,14 @@ class Waiter:
 
     def join(self, key: object) -> None:
         self._users.add(key)
-        if not self._watched:
+        if not self._is_watching:
             wanted = {self.port.fileno(): self._hear}
             if (fd := self.port.receiving_fd()) >= 0:
                 wanted[fd] = self._move
+            self._watched = tuple(wanted)
             for fd, callback in wanted.items():
                 self.loop.watch(fd, callback)
-            self._watched = tuple(wanted)
+            self._is_watching = True
 
     def _move(self) -> None:
         """Something has come that a receive waits for."""
@@ -218,7 +220,7 @@ class Waiter:
             del _waiters[id(self.loop.native)]
         for fd in self._watched:
             self.loop.unwatch(fd)
-        self._watched = ()
+        self._watched, self._is_watching = (), False
         self.port.close()
 
     async def wait(self, operation: Operation) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -32,14 +33,24 @@ class Block:
         return self
 
     async def __aexit__(
-        self, kind: object, error: BaseException | None, traceback: object
+        self, kind: object, error: BaseException | None, _traceback: object
     ) -> None:
         try:
             await (self.aclose() if error is None else self.aclose(0))
         finally:
             # The block's own error is not for the task group, which would wrap it.
             if self._undo is not None:
-                await self._undo.aclose()
+                await self._end(self._undo)
+
+    @staticmethod
+    async def _end(undo: contextlib.AsyncExitStack) -> None:
+        try:
+            await undo.aclose()
+        except BaseException as error:
+            # A frame of the stack has the error as a variable: a cycle, which would
+            # keep what the block has until the next collection.
+            traceback.clear_frames(error.__traceback__)
+            raise
 
 
 class Service(Block):

@@ -53,7 +53,9 @@ class ChildProcess(OfOneProcess):
                 await anyio.to_thread.run_sync(self.popen.wait, abandon_on_cancel=True)
                 continue
             try:
-                await anyio.wait_readable(fd)
+                # (Else another thread has reaped it, and the number may be another's.)
+                if self.popen.poll() is None:
+                    await anyio.wait_readable(fd)
             finally:
                 os.close(fd)
         return code
@@ -111,6 +113,8 @@ class Tail:
     stderr is full stops.
     """
 
+    _stop_fd = -1  # its closing ends the thread
+
     def __init__(self, fd: int, limit: int) -> None:
         self._fd = fd
         self._limit = limit
@@ -123,11 +127,12 @@ class Tail:
         with contextlib.ExitStack() as undo:
             undo.callback(os.close, fd)
             os.set_blocking(fd, False)
-            self._wake_fd, self._stop_fd = os.pipe()
+            self._wake_fd, stop_fd = os.pipe()
             undo.callback(os.close, self._wake_fd)
-            undo.callback(os.close, self._stop_fd)
+            undo.callback(os.close, stop_fd)
             self._thread.start()
             undo.pop_all()
+            self._stop_fd = stop_fd
 
     def _run(self) -> None:
         ready = select.poll()
@@ -191,6 +196,8 @@ class Tail:
         self._stop_fd = -1
         if not sys.is_finalizing() and threading.current_thread() is not self._thread:
             self._thread.join(_ENDING)
+
+    __del__ = stop  # (until its own end the thread refers to us)
 
 
 def _those(ready: select.poll) -> dict[int, int]:

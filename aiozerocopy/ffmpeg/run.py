@@ -8,6 +8,7 @@ import math
 import os
 import re
 import signal
+import sys
 import termios
 import threading
 import time
@@ -131,7 +132,8 @@ class Watchdog:
     def _run(self) -> None:
         looked, silent, said = time.monotonic(), 0.0, False
         before, busy = self._signs(), self._cpu_seconds()
-        while not self._stop.wait(min(self.timeout, 2 * SILENT) / 8):
+        pause = min(self.timeout, 2 * SILENT) / 8
+        while self._process.returncode is None and not self._stop.wait(pause):
             now, signs, cpu = time.monotonic(), self._signs(), self._cpu_seconds()
             # If this thread did not run for long, the child may not have run either.
             silent += min(now - looked, self.timeout / 4)
@@ -164,7 +166,10 @@ class Watchdog:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join()
+        # (A finalizer may call it: in our own thread, or at the interpreter's end, when
+        # that stands still.)
+        if not sys.is_finalizing() and threading.current_thread() is not self._thread:
+            self._thread.join()
         self._is_awaited = self._signs = bool  # (they refer to our owner)
 
 

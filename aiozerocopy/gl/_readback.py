@@ -51,6 +51,8 @@ class Readback:
         GLError: OpenGL refused; `ContextLost` where the context is gone.
     """
 
+    _closed = True  # until all is made
+
     def __init__(
         self,
         context: Any,
@@ -62,7 +64,6 @@ class Readback:
         color_range: str = "limited",
         mapping: str = "auto",
     ) -> None:
-        self._closed = True  # until all is made
         width, height = size
         if depth < 1:
             raise ValueError(f"depth must be at least 1, not {depth}")

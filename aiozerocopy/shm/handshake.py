@@ -115,7 +115,7 @@ def listen_ring(
                 async with _visits(listener, role, any_user) as next_visitor:
                     while not await _is_taken(end, await next_visitor(), listener):
                         end = RingEnd(capacity, role)  # somebody may have the old one
-                    return Ring(end, spin)
+            return Ring(end, spin)  # (none is lost by a cancel at the block's end)
         except BaseException as error:
             end.free()  # now: the traceback may be kept
             if isinstance(error, OSError):
@@ -171,15 +171,16 @@ async def _visits(
             await arrival.next()
         return asked.popleft()
 
-    undo = contextlib.AsyncExitStack()
-    tasks = await undo.enter_async_context(anyio.create_task_group())
+    tasks = anyio.create_task_group()
+    await tasks.__aenter__()
     try:
         tasks.start_soon(accept)
         yield next_visitor
     finally:
         tasks.cancel_scope.cancel()
         try:
-            await undo.aclose()  # (without the block's error, which it would wrap)
+            # (without the block's error, which it would wrap)
+            await tasks.__aexit__(None, None, None)
         finally:
             for sock in (*asked, *visitors):
                 sock.close()

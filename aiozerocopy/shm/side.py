@@ -41,8 +41,8 @@ class Side:
         self._watched: set[int] = set()
         try:
             for fd in self._fds:
-                self._loop.watch(fd, self._hear)
                 self._watched.add(fd)
+                self._loop.watch(fd, self._hear)
         except BaseException:
             self._close()  # so that the peer hears of it
             raise

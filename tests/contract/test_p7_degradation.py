@@ -34,7 +34,26 @@ async def transfer(link, checker):
             await stream.send(oracle.message(1, 1, 30_000))
             await stream.send_many([oracle.message(1, n, 5_000) for n in range(2, 10)])
 
+async def pass_on(film):
+    "By a relay's thread, and as lent pages."
+    film.write_bytes(data := os.urandom(4 * links.BIG))
+    frame = azc.FramePool(len(data)).acquire_nowait()
+    frame.view[:] = data
+    ends = os.pipe()
+    lent, lender = azc.open_reader(ends[0]), azc.open_writer(ends[1], peer="reads")
+    async with azc.pipe() as (source, feed), azc.socketpair() as (near, far):
+        async with lent, lender, anyio.create_task_group() as tasks:
+            tasks.start_soon(far.receive_exactly, got := bytearray(2 * len(data)))
+            tasks.start_soon(lent.receive_exactly, seen := bytearray(len(data)))
+            tasks.start_soon(feed.send, data)
+            await near.send_file(film)
+            await azc.relay(source, near, len(data))
+            await lender.send(frame)
+        assert got == data + data
+        assert seen == data
+
 async def main():
+    await pass_on(pathlib.Path(sys.argv[2]) / "film")
     for kind in sys.argv[3:]:
         (folder := pathlib.Path(sys.argv[2]) / kind).mkdir()
         checker = oracle.Checker()

@@ -228,7 +228,7 @@ class TestFd:
             gc.collect()
             assert not closed  # by us: it is C's
             assert not is_open(fds[1])
-            patched.setattr(core, "sweep", interrupt)
+            patched.setattr(f"{core.__name__}.OfOneProcess.__init__", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 Channel(fds[0], IN | OWN)
             assert closed == [fds[0]]

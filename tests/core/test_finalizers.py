@@ -5,6 +5,7 @@ is freed too early, a lock that nobody gives back.  `signal.alarm` ends what han
 """
 
 import os
+import shutil
 
 import pytest
 import scripts
@@ -408,6 +409,7 @@ KEPT = {
     "pool": "azc.FramePool(100).acquire_nowait()",
     "process": "await azc.open_process(['sleep', '100'], stdin=True)",
     "process that talks": "await azc.open_process(['sh', '-c', 'yes >&2'])",
+    "film": "await azc.ffmpeg.Writer(['-f', 'null', '-'], (64, 48), fps=25)",
     "ring": "await rings()",
     "broadcast": "(hub := Broadcast(), hub.attach(azc.pipe()[1]))",
 }
@@ -417,14 +419,15 @@ KEPT = {
     ("kept", "place"),
     [
         *((kept, "builtins") for kept in KEPT),
-        ("send", "__main__"),
-        ("ring", "__main__"),
+        *((kept, "__main__") for kept in ("send", "ring")),
     ],
 )
 def test_nothing_is_said_and_nothing_hangs_at_the_end(kept: str, place: str) -> None:
     """What is still there when modules are emptied, and threads stand still."""
     if kept == "ring" and PORTABLE:
         pytest.skip("the portable build has no rings")
+    if kept == "film" and not shutil.which("ffmpeg"):
+        pytest.skip("no FFmpeg")
     said = scripts.run(
         f"""
     import asyncio, importlib, signal, tempfile, warnings

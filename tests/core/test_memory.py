@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from answering import interrupt
 from links import linux_only
 
 from aiozerocopy._core import memory as core
@@ -268,6 +269,9 @@ class TestFileMemory:
                 with pytest.raises(PermissionError):
                     os.ftruncate(memory.fd, size)
 
-    def test_a_failure_leaves_no_fd(self) -> None:
+    def test_a_failure_leaves_no_fd(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ValueError, match="empty"):
             FileMemory(1, 0)
+        monkeypatch.setattr(core, "pin", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            FileMemory(1, 1)

@@ -91,6 +91,30 @@ async def test_a_stream_that_comes_meanwhile_uses_the_same(busy: list[Busy]) -> 
     await it.has_ended()
 
 
+async def test_a_start_that_is_interrupted_leaves_nothing_watched(
+    busy: list[Busy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has the numbers next would not be woken."""
+    waiter, key = current_waiter(), object()
+    watch, fd = waiter.loop.watch, waiter.port.fileno()
+
+    def watch_and_be_hit(*arguments: Any) -> None:
+        watch(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(waiter.loop, "watch", watch_and_be_hit)
+    with pytest.raises(KeyboardInterrupt):
+        waiter.join(key)
+    waiter.leave(key)
+    current_waiter().join(key)
+    assert current_waiter().port.fileno() == fd
+    busy.append(it := Busy())
+    await it.read()
+    it.waiter.leave(key)
+    it.waiter.leave(it.key)
+    await it.has_ended()
+
+
 async def test_who_gave_up_is_not_woken(busy: list[Busy]) -> None:
     busy.append(it := Busy())
     async with anyio.create_task_group() as tasks:

@@ -294,19 +294,6 @@ async def test_taker_leaves(ffmpeg: str) -> None:
     await encoder.aclose()
 
 
-@pytest.mark.every_loop
-async def test_cancelled(ffmpeg: str) -> None:
-    """Nothing is left of it."""
-    with anyio.CancelScope() as scope:
-        async with Encoder(SIZE, 25, **RAW, ffmpeg=ffmpeg) as encoder:
-            await encoder.put(picture(0))
-            async with encoder.clients() as clients, clients.subscribe() as client:
-                scope.cancel()
-                await client.receive()
-    assert scope.cancelled_caught
-    assert is_gone(encoder.pid)
-
-
 async def test_aborted(ffmpeg: str) -> None:
     encoder = await Encoder(SIZE, 25, ffmpeg=ffmpeg)
     await encoder.put(picture(0))

@@ -169,12 +169,15 @@ def test_time_in_which_the_whole_machine_stood_still(
         looks.release()
         return True
 
-    child: Any = SimpleNamespace(pid=0, kill=lambda: None)
+    child: Any = SimpleNamespace(pid=0, kill=lambda: None, returncode=None)
     watchdog = progress.Watchdog(child, 0.1, is_awaited, lambda: None)
     try:
         for _ in range(3):
             assert looks.acquire(timeout=10)
         assert not watchdog.barked
+        child.returncode = 0
+        watchdog._thread.join(10)  # it ends with the child, also if nobody stops it
+        assert not watchdog._thread.is_alive()
     finally:
         watchdog.stop()
 

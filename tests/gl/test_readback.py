@@ -660,6 +660,7 @@ def test_errors_of_others_are_not_ours(context: Any) -> None:
         ({"matrix": "bt2020"}, "bt601, bt709"),
         ({"color_range": "tv"}, "limited, full"),
         ({"mapping": "none"}, "persistent or copy, not 'none'"),
+        ({"colour": 1}, "unexpected keyword"),
     ],
 )
 def test_refused_at_once(options: dict[str, Any], message: str) -> None:

@@ -265,14 +265,12 @@ async def test_block_that_fails_cancels_the_handlers() -> None:
 @pytest.mark.every_loop
 async def test_block_that_is_cancelled() -> None:
     with anyio.CancelScope() as scope:
-        async with azc.serve_tcp(echo) as server:
-            stream = await connect(server)
+        async with azc.serve_tcp(echo) as server, connect(server) as stream:
             await ask(stream, b"hello")
             scope.cancel()
             await anyio.sleep_forever()
     assert scope.cancelled_caught
     assert server.connections == 0
-    await stream.aclose()
 
 
 @pytest.mark.every_loop

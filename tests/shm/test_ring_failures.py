@@ -671,9 +671,9 @@ async def test_peer_hears_of_a_side_that_could_not_watch(
     calls = itertools.count(1)
 
     def watch_if_it_may(loop: Any, fd: int, callback: Any) -> None:
+        watch(loop, fd, callback)  # (as a signal may come then)
         if next(calls) == refused:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        watch(loop, fd, callback)
 
     async def listen() -> None:
         async with azc.shm.listen_ring(path, SMALL) as ring:

@@ -45,7 +45,7 @@ ERRORS = """
 """
 CALLS = """
     write writev pwritev2 sendmsg sendto recvmsg recvfrom read readv preadv2 vmsplice
-    splice tee sendfile copy_file_range process_vm_readv ioctl fcntl epoll_create1
+    splice sendfile copy_file_range process_vm_readv ioctl fcntl epoll_create1
     epoll_ctl epoll_wait epoll_pwait poll pipe2 dup eventfd2 memfd_create ftruncate
     mmap mremap madvise munmap mprotect socket socketpair bind listen connect accept4
     getsockopt setsockopt shutdown clone3

@@ -1,4 +1,4 @@
-"""Whatever is public leaves nothing: closed, dropped, lost in a cycle, or cancelled.
+"""Whatever is public leaves nothing: closed, dropped, lost, cancelled, or forked under.
 
 Nothing is memory, fds, threads, children, tasks, and entries in the loop's selector;
 and the garbage collector is off, but for the one collection that finds a cycle.
@@ -12,13 +12,14 @@ worked on goes on.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import inspect
 import os
 import pkgutil
 import warnings
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,12 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import figures
+import fork_world
 import pytest
 from inventory import nothing_left
 from links import cancelled_at, linux_only
 from rings import SMALL, connected, filled, opened, ring_pair
-from things import HOLD_NOTHING, NEVER, SCENES, SHOWN, WARNS, echo
+from things import HOLD_NOTHING, NEVER, SCENES, SHOWN, WARNS
 
 import aiozerocopy as azc
 from aiozerocopy import broadcast, shm
@@ -53,6 +55,9 @@ ELSEWHERE = {
     "Rpc": "shm/test_rpc.py",
     "Service": "serving for ever is to wait for a cancel: net/test_serving.py",
 }
+_SERVER = ("connect_tcp", "serve_tcp", "connect_unix", "serve_unix")
+ELSEWHERE |= dict.fromkeys((*_SERVER, "relay"), "support/things.py")
+ELSEWHERE |= dict.fromkeys(("open_process", "Process"), "support/things.py")
 
 
 def case(*names: str) -> Callable[[Any], Any]:
@@ -166,57 +171,6 @@ async def _(_folder: Path) -> AsyncIterator[Any]:
         near.abort()  # the far end may have been closed first
 
 
-# ---- connections, children, relays --------------------------------------------------
-
-
-async def ask(stream: azc.Stream) -> None:
-    async with stream:
-        await stream.send(b"hello")
-        assert await stream.receive() == b"hello"
-
-
-@case("connect_tcp", "serve_tcp", "connect_unix", "serve_unix")
-async def _(folder: Path) -> AsyncIterator[Any]:
-    async def connect() -> None:
-        async with azc.serve_tcp(echo, "127.0.0.1", 0) as server:
-            await ask(await azc.connect_tcp("127.0.0.1", server.port))
-        async with azc.serve_unix(echo, folder / "socket"):
-            await ask(await azc.connect_unix(folder / "socket"))
-
-    yield connect
-    assert not (folder / "socket").exists()
-
-
-@case("open_process", "Process.__aenter__", "Process.__aexit__", "Process.aclose")
-@case("Process.wait")
-async def _(_folder: Path) -> AsyncIterator[Any]:
-    async def run() -> None:
-        async with azc.open_process(["cat"], stdin=True, stdout=True) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            await process.stdin.send(b"hello")
-            assert await process.stdout.receive() == b"hello"
-            await process.stdin.aclose()
-            assert await process.wait() == 0
-
-    yield run
-
-
-@case("relay")
-async def _(_folder: Path) -> AsyncIterator[Any]:
-    async with azc.pipe() as (source, feed), azc.pipe() as (far, sink):
-
-        async def relay() -> None:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(feed.send, bytes(SIZE))
-                tasks.start_soon(far.receive_exactly, bytearray(SIZE))
-                await azc.relay(source, sink, SIZE)
-
-        yield relay
-        for stream in (feed, far):
-            stream.abort()  # what a cancelled relay has not moved is not awaited
-
-
 # ---- rings --------------------------------------------------------------------------
 
 
@@ -228,17 +182,17 @@ async def _(folder: Path) -> AsyncIterator[Any]:
 
 
 async def open_and_close(folder: Path) -> None:
-    async def listen() -> None:
-        async with shm.listen_ring(path, SMALL) as consumer:
-            (await consumer.receive()).release()
-
-    path = folder / "ring"
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(listen)
+    async def connect() -> None:
         while not path.exists():
             await anyio.lowlevel.checkpoint()
         async with await connected(path) as producer:
             await producer.send(b"x")
+
+    path = folder / "ring"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(connect)
+        async with shm.listen_ring(path, SMALL) as consumer:
+            (await consumer.receive()).release()
 
 
 @case("Ring.send", "Ring.receive", "Ring.__anext__", "Ring.receive_batch")
@@ -369,19 +323,43 @@ ONE_NAME_A_CASE = {function: name for name, function in CASES.items()}
 
 @pytest.mark.parametrize("name", ONE_NAME_A_CASE.values())
 async def test_cancelled_at_every_await(name: str, tmp_path: Path) -> None:
+    async def play(folder: Path, n: int) -> bool:
+        async with asynccontextmanager(CASES[name])(folder) as call:
+            return (await cancelled_at(as_coroutine(call), n))[0]
+
+    await cancelled_everywhere(play, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("name", [name for name in SCENES if "lose" not in NEVER[name]])
+async def test_scene_is_cancelled_at_every_await(name: str, tmp_path: Path) -> None:
+    """What was made until then is dropped with the frames that have it."""
+
+    async def play(folder: Path, n: int) -> bool:
+        cancelled, _ = await cancelled_at(close(SCENES[name](folder), []), n)
+        if "drop" in NEVER[name]:
+            gc.collect()
+        return cancelled
+
+    await cancelled_everywhere(play, tmp_path)
+
+
+async def cancelled_everywhere(
+    play: Callable[[Path, int], Awaitable[bool]], folder: Path
+) -> None:
+    """Play it again and again, cancelled at its n-th await, until it has no more."""
     for n in range(1, MOST):
-        folder = tmp_path / str(n)
-        folder.mkdir()
-        async with nothing_left(), asynccontextmanager(CASES[name])(folder) as call:
-            cancelled, _ = await cancelled_at(as_coroutine(call), n)
+        (own := folder / str(n)).mkdir()
+        async with nothing_left():
+            cancelled = await play(own, n)
         if not cancelled:
-            break
-    else:
-        pytest.fail("it never came to its end")
-    figures.count("awaits cancelled", n - 1)
+            figures.count("awaits cancelled", n - 1)
+            return
+    pytest.fail("it never came to its end")
 
 
 async def as_coroutine(call: Any) -> Any:
+    _local = azc.finalizing_buffer(bytearray(9), int)  # it goes with this frame
     return await call()
 
 
@@ -427,6 +405,19 @@ async def lose(scene: Any, told: list[str]) -> None:
     gc.collect()
 
 
+async def fork(scene: AsyncIterator[Any], told: list[str]) -> None:
+    """Whatever a child does with its copies, ours go on."""
+    things = await anext(scene)
+    if not (child := fork_world.fork()):
+        for thing in things:
+            for name in ("abort", "close", "release", "kill"):
+                with contextlib.suppress(Exception):
+                    getattr(thing, name)()
+        os._exit(fork_world.attempted(gc.collect))
+    assert fork_world.ends_well(child)
+    await close(scene, told)
+
+
 def public_classes() -> set[str]:
     """Those of the package and of its rooms, less exceptions."""
     rooms = [
@@ -448,7 +439,7 @@ def test_every_public_class_is_in_a_scene() -> None:
     assert public_classes() == SHOWN | set(HOLD_NOTHING.split())
 
 
-@pytest.mark.parametrize("end", [close, drop, lose])
+@pytest.mark.parametrize("end", [close, drop, lose, fork])
 @pytest.mark.parametrize("name", SCENES)
 async def test_nothing_is_left(name: str, end: Any, tmp_path: Path) -> None:
     if end.__name__ in NEVER[name]:

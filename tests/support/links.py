@@ -23,6 +23,7 @@ import sys
 import termios
 import threading
 import tty
+import types
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -616,39 +617,31 @@ def refusing(fault: str) -> list[str]:
 # ---- cancelling ---------------------------------------------------------------------
 
 
-class _CancelAt:
+@types.coroutine
+def _cancelling(
+    call: Coroutine[Any, Any, Any], n: int, cancel: Callable[[], object]
+) -> Generator[Any, Any, Any]:
     """Await a coroutine, and call cancel when it waits for the n-th time."""
-
-    def __init__(
-        self, call: Coroutine[Any, Any, Any], n: int, cancel: Callable[[], object]
-    ) -> None:
-        self._steps = call.__await__()
-        self._n = n
-        self._cancel = cancel
-        self.waits = 0
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        step: Callable[[], Any] = partial(next, self._steps)
-        while True:
-            try:
-                awaited = step()
-            except StopIteration as end:
-                return end.value
-            self.waits += 1
-            if self.waits == self._n:
-                self._cancel()
-            try:
-                value = yield awaited
-            except BaseException as error:
-                step = partial(self._steps.throw, error)
-            else:
-                step = partial(self._steps.send, value)
+    given: Any = None
+    thrown: list[BaseException] = []  # (a variable would make a cycle of the error)
+    while True:
+        try:
+            awaited = call.throw(thrown.pop()) if thrown else call.send(given)
+        except StopIteration as end:
+            return end.value
+        n -= 1
+        if not n:
+            cancel()
+        try:
+            given = yield awaited
+        except BaseException as error:
+            thrown.append(error)
 
 
 async def cancelled_at(call: Coroutine[Any, Any, Any], n: int) -> tuple[bool, Any]:
     """Cancel the call when it waits for the n-th time: (was it?, its result)."""
     with anyio.CancelScope() as scope:
-        result = await _CancelAt(call, n, scope.cancel)
+        result = await _cancelling(call, n, scope.cancel)
     if scope.cancelled_caught:
         return True, None
     await anyio.lowlevel.checkpoint()

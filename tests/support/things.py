@@ -166,6 +166,8 @@ async def process(_: Path) -> AsyncIterator[Any]:
     await process.stdin.send(b"hello")
     assert await process.stdout.receive() == b"hello"
     yield (process,)
+    await process.stdin.aclose()
+    assert await process.wait() == 0
     await process.aclose()
 
 

@@ -422,19 +422,6 @@ async def test_connection_made_that_raises() -> None:
         assert peer.recv(1) == b""
 
 
-@both_loops
-async def test_a_connection_that_is_cancelled_at_its_start() -> None:
-    ours, peer = socket.socketpair()
-    with peer:
-        task = asyncio.ensure_future(azt.create_connection(Recorder, sock=ours))
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await others_wait()
-        assert peer.recv(1) == b""
-
-
 def is_unwatched(transport: weakref.ref[Any]) -> bool:
     it = transport()
     return it is not None and not it._is_watched
