@@ -15,7 +15,6 @@ import anyio
 
 from aiozerocopy import shm
 from aiozerocopy._core.borrows import or_undo_now
-from aiozerocopy._core.pins import Pins, pin
 from aiozerocopy._core.ring_end import RingEnd, Taken
 from aiozerocopy.shm.record import only_record
 from aiozerocopy.sync._streams import Face, blocking, opens_later, shown
@@ -47,11 +46,7 @@ class Ring(Face):
         side = self._it._sender()
         if side.closed or not 0 <= type_id < 1 << 32:
             return False
-        pins = Pins(map(pin, buffers))
-        try:
-            return bool(side.end.send(pins, type_id) == 0)
-        finally:
-            pins.release()
+        return bool(side.end.send_now(buffers, type_id) == 0)
 
     def receive(self) -> shm.Record:
         """Receive the next record, as `aiozerocopy.shm.Ring.receive`."""
