@@ -97,6 +97,12 @@ def unpin(views: list[Any]) -> None:
             ffi.release(views[at])
 
 
+def release(views: list[memoryview]) -> None:
+    """Release memoryviews, the last one first; as `unpin` does, and as often."""
+    for at in reversed(range(len(views))):
+        views[at].release()
+
+
 class Pins(tuple[Any, ...]):
     """Several at once, which release themselves when nobody holds them any more.
 
@@ -161,8 +167,7 @@ def nbytes(data: AnyBuffer) -> int:
         return len(data)
     if type(data) is memoryview and data.itemsize == 1 and data.c_contiguous:
         return data.nbytes
-    with pin(data) as view:  # memoryview would refuse an array of datetime64
-        return len(view)
+    return len(pin(data))  # memoryview would refuse an array of datetime64
 
 
 # ---- copies ---------------------------------------------------------------------

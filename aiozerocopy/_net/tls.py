@@ -37,7 +37,7 @@ from aiozerocopy._core.errors import (
     error_of,
 )
 from aiozerocopy._core.failure import Failure
-from aiozerocopy._core.pins import bytes_of, pin_writable
+from aiozerocopy._core.pins import bytes_of, pin_writable, release
 from aiozerocopy._core.waiter import enter
 from aiozerocopy._net.foreign_streams import CUT, PIECE, MessageStream, pieces_of
 
@@ -216,22 +216,26 @@ class TLSStream(MessageStream, ByteStream):
                 can decrypt.  If the text says "at least", there may have been more.
             others: as `Stream.send`.
         """
-        views = [bytes_of(each) for each in (item, *more)]
+        views: list[memoryview] = []
         try:
-            await enter()
-            if not self._sending.locked():
-                self._sending.acquire_nowait()  # (which is cheaper)
-            elif self._stream._is_exclusive:
-                raise anyio.BusyResourceError("writing to")
-            else:
-                await self._sending.acquire()
             try:
-                await self._send(views)
+                views.extend(map(bytes_of, (item, *more)))
+                await enter()
+                if not self._sending.locked():
+                    self._sending.acquire_nowait()  # (which is cheaper)
+                elif self._stream._is_exclusive:
+                    raise anyio.BusyResourceError("writing to")
+                else:
+                    await self._sending.acquire()
+                try:
+                    await self._send(views)
+                finally:
+                    self._sending.release()
             finally:
-                self._sending.release()
-        finally:
-            for view in views:
-                view.release()
+                release(views)
+        except BaseException:  # also of a signal's handler, in the line above
+            release(views)
+            raise
 
     async def _send(self, views: list[memoryview]) -> None:
         waiter = self._stream._enter()
@@ -273,8 +277,6 @@ class TLSStream(MessageStream, ByteStream):
             if waits and total - out - size <= self._stream._rescue_limit:
                 self._finish(pieces)
             raise
-        finally:
-            pieces.close()  # which releases the last one
 
     async def _hear_first(self) -> None:
         """The peer negotiates: take in what it says."""

@@ -1,14 +1,17 @@
 """Frames over streams: the wire format, and who owns which memory when."""
 
+import asyncio
+import contextlib
 import gc
 import json
+import linecache
 import os
 import random
 import shutil
 import struct
 import subprocess
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.streams.stapled import StapledByteStream
+from interruption import Interruption, Lines, Place, hit_each_line, keeps_a_borrow
 from links import attempt, begun, until
 from tensors import OldTensorWithArray, Tensor
 
@@ -39,6 +43,7 @@ from aiozerocopy.pool import FramePool
 np = pytest.importorskip("numpy")
 
 anyio_test = pytest.mark.anyio
+ROOMS = ("framing", "pool", "_net", "_core.batches", "_core.pins", "_core.change")
 HERE = Path(__file__).parents[1]
 PAGES = HERE.parent / "docs" / "pages"
 VECTORS = json.loads((PAGES / "wire-format-vectors.json").read_text())
@@ -452,6 +457,60 @@ async def test_cancelled_send_over_a_foreign_stream_breaks_the_sender() -> None:
         with pytest.raises(azc.StreamBroken, match="cut"):
             await sender.send(b"next")
         one.abort()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("how", ["new", "into", "pool", "batches", "foreign"])
+def test_interrupted_at_any_line(how: str) -> None:
+    """No frame is lost or comes twice, and its memory is free at once."""
+
+    async def play(lines: Lines) -> list[str]:
+        streams = azc.socketpair()
+        one, other = map(foreign, streams) if how == "foreign" else streams
+        sender, pool = FrameSender(one), FramePool(300, slots=2)
+        receiver = FrameReceiver(other, pool if how == "pool" else None)
+        batches = streams[1].batches(300, pool=pool)
+        data, into = bytearray(b"2" * 172), bytearray(172)
+        raised: list[BaseException] = []
+        got: list[bytes] = []
+
+        async def receive(memory: bytearray | None = None) -> None:
+            if how == "batches":
+                got.append(bytes(await anext(batches))[128:])
+            else:
+                got.append(bytes((await receiver.receive(memory)).view))
+
+        await sender.send(b"1" * 172)
+        held = [pool.acquire_nowait() for _ in range(2)]
+        asyncio.get_running_loop().call_soon(held.clear)
+        try:
+            with lines:
+                await receive(into if how == "into" else None)
+                await sender.send(data)
+        except Interruption as error:
+            raised.append(error)
+        kept = keeps_a_borrow(raised, [], [data, into])
+        with contextlib.suppress(azc.StreamBroken):  # the foreign stream's was cut off
+            await sender.send(b"3" * 172)
+        streams[0].abort()
+        with contextlib.suppress(anyio.EndOfStream, StopAsyncIteration):
+            with anyio.fail_after(5):
+                while True:
+                    await receive()
+        streams[1].abort()
+        came = b"".join(frame[:1] * (len(frame) == 172) for frame in got)
+        is_whole = came in (b"123", b"13") or (how == "foreign" and came in b"12")
+        return ["a traceback keeps a borrow"] * kept + [f"{came!r}"] * (not is_whole)
+
+    def task(lines: Lines) -> Awaitable[list[str]]:
+        return asyncio.ensure_future(play(lines))
+
+    def some(places: list[Place]) -> list[Place]:
+        lock = "async with self._sending"  # (anyio's does not stand it)
+        return [at for at in places if lock not in linecache.getline(*at[:2])]
+
+    here = asyncio.current_task
+    asyncio.run(hit_each_line(task, ROOMS, some, lambda: here() is not None))
 
 
 # ---- readers in other languages -----------------------------------------------------
