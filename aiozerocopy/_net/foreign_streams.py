@@ -13,6 +13,7 @@ import anyio
 from anyio.abc import AsyncResource, ByteReceiveStream, ByteSendStream
 
 from aiozerocopy._core.borrows import or_undo
+from aiozerocopy._core.change import let_go
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken, error_of
 from aiozerocopy._core.pins import bytes_of, release
 from aiozerocopy.streams import ReceiveStream, SendStream
@@ -71,8 +72,9 @@ class WholeSender(MessageStream):
             if error.errno is None:
                 raise
             raise error_of(-error.errno, out, total, at_least=True) from error.__cause__
-        except BaseException:  # also of a signal's handler, in the ``finally`` above
+        except BaseException:  # also of a signal's handler, in the lines above
             release(views)
+            let_go(self._sending)
             raise
 
     async def aclose(self) -> None:
