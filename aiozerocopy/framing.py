@@ -155,6 +155,7 @@ class FrameReceiver:
         self._limit = min(max_bytes, pool.frame_bytes) if pool else max_bytes
         self._head = bytearray(HEADER_SIZE)
         self._failure: Failure[FrameError] | None = None
+        self._is_busy = False  # a task receives
 
     async def receive(self, into: AnyBuffer | None = None) -> ReceivedFrame:
         """The next frame; with ``into`` its payload is received there.
@@ -170,6 +171,8 @@ class FrameReceiver:
         """
         if self._failure is not None:
             raise self._failure.again()
+        if self._is_busy:
+            raise anyio.BusyResourceError("reading from")
         try:
             return await self._receive(into)
         except FrameError as error:
@@ -182,6 +185,7 @@ class FrameReceiver:
         try:
             try:
                 try:
+                    self._is_busy = True
                     # (one statement: no signal handler runs before it is known)
                     come += await self._stream.receive_exactly(head) or (head,)
                 except IncompleteReceive as error:
@@ -193,13 +197,21 @@ class FrameReceiver:
                     slot = await self._pool.acquire()
                 view = _payload_view(header.payload_length, into, slot)
                 await self._fill(view, come, header)
-                return ReceivedFrame(header, bytes(metadata), view, slot)
+                frame = ReceivedFrame(header, bytes(metadata), view, slot)
+                self._is_busy = False
+                return frame
             except BaseException:
-                give_back(self._stream, come, view, slot)
+                self._undo(come, view, slot)
                 raise
-        except BaseException:
-            give_back(self._stream, come, view, slot)
+        except BaseException:  # (as in `_core.borrows.or_undo`)
+            self._undo(come, view, slot)
             raise
+
+    def _undo(
+        self, come: list[Memory], view: memoryview | None, slot: Frame | None
+    ) -> None:
+        give_back(self._stream, come, view, slot)
+        self._is_busy = False
 
     async def _fill(
         self, memory: Memory, come: list[Memory], header: FrameHeader

@@ -21,6 +21,7 @@ from typing import (
 import anyio
 
 from aiozerocopy import opening, streams
+from aiozerocopy._core.borrows import or_undo_now
 from aiozerocopy._core.errors import StreamBroken, StreamClosed, error_of
 from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy._core.lifetime import Bound
@@ -178,7 +179,20 @@ class SendStream(_ByteFace):
 
         Raises: as ``send``, for what is known at once.
         """
-        return Ticket(self, self._run(self._it.put, *buffers))
+        made: list[streams.Ticket] = []
+
+        async def put() -> None:
+            made.append(await self._it.put(*buffers))
+
+        def call() -> Ticket:
+            self._run(put)
+            return Ticket(self, made[0])
+
+        def undo() -> None:  # what interrupted it came when the coroutine had ended
+            for ticket in made:
+                ticket._take_back()
+
+        return or_undo_now(call, undo)
 
 
 class ReceiveStream(_ByteFace):

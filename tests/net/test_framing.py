@@ -438,6 +438,8 @@ async def test_cancelled_receive_loses_nothing(ends: tuple[Any, Any], at: int) -
         await ends[0].send(frame[:at])
         await until(lambda: _received(ends[1]) == at)
         assert not receiving.done
+        with pytest.raises(anyio.BusyResourceError):
+            await receiver.receive()
         tasks.cancel_scope.cancel()
     await ends[0].send(frame[at:])
     received = await receiver.receive()

@@ -466,11 +466,12 @@ def play(call: str, lines: Lines) -> list[str]:
     data, got, complaints = bytearray(BUFFER), bytearray(), []
     reader = threading.Thread(target=lambda: got.extend(b"".join(other)))
     reader.start()
-    with lines, contextlib.suppress(Interruption):
-        if call == "send":
-            one.send(data)
-        else:
-            one.put(data).wait()
+    try:
+        with lines:
+            (one.send if call == "send" else one.put)(data)
+    except Interruption:
+        if is_exported(data):
+            complaints.append("a traceback keeps the buffer, or C has it")
     ended = in_thread(one.close)
     ended.join(PATIENCE)
     if ended.is_alive():
