@@ -231,8 +231,8 @@ class RingEnd(OfOneProcess):
         count = lib.azc_shm_take(self.id, most, batch, items)
         if count <= 0:
             return count
-        view = claim.view(batch.at, batch.span).toreadonly()
-        return Taken(view, items, count, batch.stride)
+        view = claim.view(batch.at, batch.span)  # (kept by a traceback, for `untake`)
+        return Taken(view.toreadonly(), items, count, batch.stride)
 
     def keep(self) -> None:
         """What was taken last is the caller's: `untake` has nothing to undo."""
