@@ -82,19 +82,16 @@ def test_storm_of_signals_loses_no_record(tmp_path: Path) -> None:
             sender.close()
         threading.Thread(target=send).start()
         got, turn = [], 0
-        with ends[0] as receiver:
+        with ends[0] as ring:
             while got[-1:] != [4999]:
                 turn, come = turn + 1, ()
-                receive = (receiver.receive_batch, receiver.receive)[turn % 3 > 0]
                 try:
                     signal.setitimer(signal.ITIMER_REAL, (turn % 50 + 2) / 1e6)
-                    come = receive()
+                    come = ring.receive_batch() if turn % 3 else [ring.receive()]
                     signal.setitimer(signal.ITIMER_REAL, 0)
                 except KeyboardInterrupt:
                     pass
-                for each in [come] if turn % 3 else come:
-                    got += [int.from_bytes(each.view, "big")] if each else []
-                come = each = None
+                got += [int.from_bytes(each.view, "big") for each in come]
         print(got == list(range(5000)))
     """
     assert scripts.run(code, str(tmp_path / "ring")) == "True\n"
