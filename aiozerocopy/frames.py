@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from aiozerocopy._core import extras
+from aiozerocopy._core.borrows import or_undo_now
 from aiozerocopy._core.colour import Rows, ThenRgb, described, rgb_to_yuv, yuv_to_rgb
 from aiozerocopy._core.leases import Lease, view_of
 from aiozerocopy._core.pins import pin, pin_writable
@@ -114,11 +115,17 @@ class Conversion:
             ValueError: one of them is of another size.
             TypeError, BufferError: no buffer, or one that is not contiguous enough.
         """
-        rows = Rows(rgb, self.rgb_shape, flip=flip)
-        with rows, pin_writable(out) as planes:
-            self._check(rows.nbytes, self.rgb_bytes, self.rgb)
-            self._check(len(planes), self.yuv_bytes, self.yuv)
-            rgb_to_yuv(self._how, rows, planes)
+        rows = Rows()
+
+        def convert() -> None:
+            rows.borrow(rgb, self.rgb_shape, flip=flip)
+            with pin_writable(out) as planes:
+                self._check(rows.nbytes, self.rgb_bytes, self.rgb)
+                self._check(len(planes), self.yuv_bytes, self.yuv)
+                rgb_to_yuv(self._how, rows, planes)
+            rows.release()
+
+        or_undo_now(convert, rows.release)
 
     def to_rgb(self, yuv: AnyBuffer, out: AnyBuffer) -> None:
         """Convert planes into the pixels of ``out``; where those have a fourth byte, it

@@ -11,10 +11,12 @@ once the header's checksum and limits were checked.
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from aiozerocopy._core.batches import give_back
 from aiozerocopy._core.errors import IncompleteReceive
 from aiozerocopy._core.failure import Failure
 from aiozerocopy._core.leases import Lease, buffer_of
@@ -36,11 +38,16 @@ from aiozerocopy._net.frame_header import WrongMagic as WrongMagic
 from aiozerocopy._net.frame_header import describe as describe
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from anyio.abc import ByteReceiveStream, ByteSendStream
     from typing_extensions import Self
 
+    from aiozerocopy._core.batches import Source
     from aiozerocopy._core.leases import AnyBuffer
     from aiozerocopy.pool import Frame, FramePool
+
+    Memory = bytearray | memoryview
 
 
 FRAME_TIMEOUT = 30.0  # seconds, and a second more for each SLOWEST bytes
@@ -143,13 +150,12 @@ class FrameReceiver:
         check_seconds(frame_timeout=frame_timeout)
         check_counts(0, max_bytes=max_bytes)
         self._timeout = frame_timeout
-        self._stream = exact_receiver(stream)
+        self._stream: Source = exact_receiver(stream)
         self._pool = pool
         self._limit = min(max_bytes, pool.frame_bytes) if pool else max_bytes
         self._head = bytearray(HEADER_SIZE)
-        self._header: FrameHeader | None = None  # of the frame that is on its way
-        self._metadata: bytes | None = None
         self._failure: Failure[FrameError] | None = None
+        self._is_busy = False  # a task receives
 
     async def receive(self, into: AnyBuffer | None = None) -> ReceivedFrame:
         """The next frame; with ``into`` its payload is received there.
@@ -165,6 +171,8 @@ class FrameReceiver:
         """
         if self._failure is not None:
             raise self._failure.again()
+        if self._is_busy:
+            raise anyio.BusyResourceError("reading from")
         try:
             return await self._receive(into)
         except FrameError as error:
@@ -172,45 +180,54 @@ class FrameReceiver:
             raise
 
     async def _receive(self, into: AnyBuffer | None) -> ReceivedFrame:
-        if self._header is None:
-            try:
-                await self._stream.receive_exactly(self._head)
-            except IncompleteReceive as error:
-                raise TruncatedFrame(error.received, HEADER_SIZE) from error
-            self._header = FrameHeader.unpack(self._head, self._limit)
-        header = self._header
-        if self._metadata is None:
-            metadata = bytearray(header.metadata_length)
-            await self._fill(metadata, HEADER_SIZE, header)
-            self._metadata = bytes(metadata)
-        slot = await self._pool.acquire() if self._pool and into is None else None
-        view: memoryview | None = None
+        come: list[Memory] = []  # of the frame
+        head, slot, view = self._head, None, None
         try:
-            view = _payload_view(header.payload_length, into, slot)
-            await self._fill(view, HEADER_SIZE + header.metadata_length, header)
-        except BaseException:
-            if slot is not None:
-                slot.release()
-            if view is not None:
-                view.release()  # or the error's traceback would keep the memory
+            try:
+                try:
+                    self._is_busy = True
+                    # (one statement: no signal handler runs before it is known)
+                    come += await self._stream.receive_exactly(head) or (head,)
+                except IncompleteReceive as error:
+                    raise TruncatedFrame(error.received, HEADER_SIZE) from error
+                header = FrameHeader.unpack(head, self._limit)
+                metadata = bytearray(header.metadata_length)
+                await self._fill(metadata, come, header)
+                if self._pool and into is None:
+                    slot = await self._pool.acquire()
+                view = _payload_view(header.payload_length, into, slot)
+                await self._fill(view, come, header)
+                frame = ReceivedFrame(header, bytes(metadata), view, slot)
+                self._is_busy = False
+                return frame
+            except BaseException:
+                self._undo(come, view, slot)
+                raise
+        except BaseException:  # (as in `_core.borrows.or_undo`)
+            self._undo(come, view, slot)
             raise
-        frame = ReceivedFrame(header, self._metadata, view, slot)
-        self._header = self._metadata = None
-        return frame
+
+    def _undo(
+        self, come: list[Memory], view: memoryview | None, slot: Frame | None
+    ) -> None:
+        give_back(self._stream, come, view, slot)
+        self._is_busy = False
 
     async def _fill(
-        self, memory: bytearray | memoryview, before: int, header: FrameHeader
+        self, memory: Memory, come: list[Memory], header: FrameHeader
     ) -> None:
-        """Receive what follows the first ``before`` bytes of the frame."""
+        """Receive what follows in the frame what has come of it."""
         if not len(memory):
             return
+        before = sum(map(len, come))
         total = HEADER_SIZE + header.metadata_length + header.payload_length
         seconds = math.inf
         if self._timeout is not None:
             seconds = self._timeout + len(memory) / SLOWEST
         try:
             with anyio.move_on_after(seconds) as scope:
-                await self._stream.receive_exactly(memory)
+                # (as above)
+                come += await self._stream.receive_exactly(memory) or (memory,)
         except anyio.EndOfStream:
             raise TruncatedFrame(before, total) from None
         except IncompleteReceive as error:
@@ -231,6 +248,11 @@ class FrameReceiver:
             raise StopAsyncIteration from None
 
 
+_look: Callable[[memoryview], tuple[int, bool, bool]] = attrgetter(
+    "nbytes", "readonly", "c_contiguous"
+)
+
+
 def _payload_view(n: int, into: AnyBuffer | None, slot: Frame | None) -> memoryview:
     """Where the payload goes: the caller's memory, a slot, or memory of its own."""
     if slot is not None:
@@ -238,11 +260,12 @@ def _payload_view(n: int, into: AnyBuffer | None, slot: Frame | None) -> memoryv
     if into is None:
         return fresh(n)
     data = buffer_of(into, writable=True)
-    with memoryview(data) as whole:
-        if whole.nbytes < n:
-            raise ValueError(f"{n:,} bytes do not fit into {whole.nbytes:,}")
-        if whole.readonly or not whole.c_contiguous:
-            raise BufferError("nothing can be received into this memory")
+    # (no variable refers to a view of it: a traceback would keep it)
+    nbytes, is_readonly, is_contiguous = _look(memoryview(data))
+    if nbytes < n:
+        raise ValueError(f"{n:,} bytes do not fit into {nbytes:,}")
+    if is_readonly or not is_contiguous:
+        raise BufferError("nothing can be received into this memory")
     # (memoryview.cast knows native formats only)
     if not isinstance(data, (bytes, bytearray, memoryview)) and hasattr(data, "dtype"):
         data = data.reshape(-1).view("u1")

@@ -174,16 +174,23 @@ class FramePool(AsyncResource):
             return self._memory is None or (line[0] is place and self._slots.free() > 0)
 
         try:
-            line.append(place)
-            await place.wait(ready)
-            if self._memory is None:
-                raise ClosedResourceError("the pool was closed")
-            return self._take(self._memory)
-        finally:
-            with contextlib.suppress(ValueError):
-                line.remove(place)
-            if self._slots.free():
-                self._wake_first()
+            try:
+                line.append(place)
+                await place.wait(ready)
+                if self._memory is None:
+                    raise ClosedResourceError("the pool was closed")
+                return self._take(self._memory)
+            finally:
+                self._leave_line(place)
+        except BaseException:  # also of a signal's handler, in the line above
+            self._leave_line(place)
+            raise
+
+    def _leave_line(self, place: RemoteChange) -> None:
+        with contextlib.suppress(ValueError):
+            self._line.remove(place)
+        if self._slots.free():
+            self._wake_first()
 
     @property
     def stats(self) -> PoolStats:

@@ -34,7 +34,7 @@ class Source(Protocol):
 
     _unread: bytes
 
-    async def receive_exactly(self, buffer: Buffer) -> None: ...
+    def receive_exactly(self, buffer: Buffer) -> Awaitable[Any]: ...
 
 
 class Pool(Protocol):
@@ -44,6 +44,22 @@ class Pool(Protocol):
     frame_bytes: int
 
     def acquire(self) -> Awaitable[Lease]: ...
+
+
+def give_back(
+    stream: Source, come: list[Any], view: memoryview | None, slot: Lease | None
+) -> None:
+    """A call was interrupted: the next receive begins with what had come for it.
+
+    May be called twice.  (The traceback keeps the view and the slot.)
+    """
+    unread = b"".join(come) + stream._unread
+    stream._unread, come[:] = unread, ()  # (one statement, as above)
+    if view is not None:
+        with contextlib.suppress(BufferError):  # C still has it
+            view.release()
+    if slot is not None:
+        slot.release()
 
 
 class Batches:
@@ -105,22 +121,26 @@ class Batches:
 
     async def _receive(self, count: int) -> npt.NDArray[Any]:
         """So many records, or as many as there are before the end."""
-        slot = None if self._pool is None else await self._pool.acquire()
-        wanted = count * self._record_bytes
-        view = slot.view[:wanted] if slot is not None else self._fresh(wanted)
+        slot = view = None
+        come: list[memoryview] = []
         try:
             try:
-                await self._stream.receive_exactly(view)
-            except IncompleteReceive as error:
-                return self._last(view, error.received)
-            return self._array(view, count)
+                wanted = count * self._record_bytes
+                if self._pool is not None:
+                    slot = await self._pool.acquire()
+                view = slot.view[:wanted] if slot is not None else self._fresh(wanted)
+                try:
+                    # (one statement: no signal handler runs before it is known)
+                    come += await self._stream.receive_exactly(view) or (view,)
+                except IncompleteReceive as error:
+                    return self._last(view, error.received)
+                return self._array(view, count)
+            except BaseException:
+                give_back(self._stream, come, view, slot)
+                raise
         except BaseException:
-            with contextlib.suppress(BufferError):  # (an array was made of it)
-                view.release()  # or the error's traceback would keep the slot
+            give_back(self._stream, come, view, slot)
             raise
-        finally:
-            if slot is not None:
-                slot.release()
 
     def _fresh(self, nbytes: int) -> memoryview:
         return memoryview(self._numpy.empty(nbytes, "u1"))

@@ -40,6 +40,14 @@ class Change:
             self._event.set()
 
 
+def let_go(lock: anyio.Lock) -> None:
+    """Release a lock if this task has it: an exception has kept it from doing so."""
+    owner = lock.statistics().owner
+    with contextlib.suppress(RuntimeError):  # no task: a coroutine is being closed
+        if owner is not None and owner.id == anyio.get_current_task().id:
+            lock.release()
+
+
 class RemoteChange:
     """The same for what happens in any thread, even in a finalizer.
 

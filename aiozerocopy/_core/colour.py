@@ -23,7 +23,14 @@ def described(fields: Mapping[str, Any]) -> Any:
 class Rows:
     """A picture's memory, borrowed: where it starts, and how far its rows are apart."""
 
-    def __init__(
+    start: Any
+    stride: int
+    nbytes: int
+
+    def __init__(self) -> None:
+        self._borrowed: list[Any] = []
+
+    def borrow(
         self, picture: AnyBuffer, shape: tuple[int, int, int], *, flip: bool = False
     ) -> None:
         """The shape is height, width and channels, each a byte.
@@ -34,24 +41,24 @@ class Rows:
             TypeError, BufferError, ValueError: as `pin`, unless it is an array of this
                 shape in which only the rows are apart, or upside down.
         """
-        memory = view_of(picture)
-        apart = _apart(memory, shape)
+        borrowed = self._borrowed
+        borrowed.append(view_of(picture))
+        apart = _apart(borrowed[0], shape)
         if apart is None:
-            self._borrowed = self.start = pin(memory)
-            self.nbytes, self.stride = len(self._borrowed), shape[1] * shape[2]
+            borrowed.append(pin(borrowed[0]))
+            self.start = borrowed[1]
+            self.nbytes, self.stride = len(self.start), shape[1] * shape[2]
         else:
-            self._borrowed = memory
             self.start, self.stride = apart
             self.nbytes = math.prod(shape)
         if flip:
             self.start += (shape[0] - 1) * self.stride
             self.stride = -self.stride
 
-    def __enter__(self) -> Rows:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._borrowed.__exit__(*error)
+    def release(self) -> None:
+        """Give the memory back.  After an interruption it may be called again."""
+        for at in reversed(range(len(self._borrowed))):
+            self._borrowed[at].__exit__(None, None, None)
 
 
 def _apart(memory: memoryview, shape: tuple[int, ...]) -> tuple[Any, int] | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from aiozerocopy._core import extras
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
     from typing_extensions import Buffer, Self
 
@@ -128,6 +131,20 @@ def buffer_of(memory: Any, *, writable: bool = False) -> Any:
 def view_of(memory: Any) -> memoryview:
     """A view of any memory, contiguous or not.  Raises: as `buffer_of`."""
     return memoryview(buffer_of(memory))
+
+
+_look: Callable[[memoryview], tuple[str, int, tuple[int, ...] | None]] = attrgetter(
+    "format", "itemsize", "shape"
+)
+
+
+def look_at(memory: Any) -> tuple[str, int, tuple[int, ...]]:
+    """The format, the item's size and the shape of any memory.  Raises: as `buffer_of`.
+
+    (No variable refers to a view of it: a traceback would keep it.)
+    """
+    code, itemsize, shape = _look(view_of(memory))
+    return code, itemsize, shape or ()
 
 
 def array_over(

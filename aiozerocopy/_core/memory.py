@@ -99,7 +99,9 @@ def _view(key: int, terms: _Terms, address: int, nbytes: int) -> memoryview:
     What ``on_end`` refers to is kept until then.
     """
     start = _Start.from_address(address)
-    lease = _Lease(key)
+    # (Python looks for signals after a call, and not while it unpacks: so nothing comes
+    # between the two, and ends the lease)
+    (lease,) = map(_Lease, (key,))
     _untrack(lease)
     start.lease = lease  # (the attribute that is set first is deleted first)
     start.life = terms.life

@@ -90,6 +90,12 @@ def pin_writable(data: AnyBuffer) -> Any:
         raise _refusal(data, error, _RECEIVE_ELSEWHERE) from None
 
 
+def release(views: list[memoryview]) -> None:
+    """Release memoryviews, the last one first.  May be called twice."""
+    for at in reversed(range(len(views))):
+        views[at].release()
+
+
 class Pins(tuple[Any, ...]):
     """Several at once, which release themselves when nobody holds them any more.
 
@@ -149,8 +155,7 @@ def nbytes(data: AnyBuffer) -> int:
         return len(data)
     if type(data) is memoryview and data.itemsize == 1 and data.c_contiguous:
         return data.nbytes
-    with pin(data) as view:  # memoryview would refuse an array of datetime64
-        return len(view)
+    return len(pin(data))  # memoryview would refuse an array of datetime64
 
 
 # ---- copies ---------------------------------------------------------------------

@@ -28,11 +28,13 @@ from aiozerocopy._core.binding import check, constants, ffi, lib
 from aiozerocopy._core.errors import StreamClosed, broken_by, error_of
 from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy._core.memory import Claim, is_over, sweep
+from aiozerocopy._core.pins import Pins, pin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from aiozerocopy._core.binding import Counters
+    from aiozerocopy._core.leases import AnyBuffer
 
 ANY: int = constants.AZC_ANY
 PRODUCER: int = constants.AZC_PRODUCER
@@ -161,6 +163,19 @@ class RingEnd(OfOneProcess):
         vec = ffi.new("struct iovec[]", [(one, len(one)) for one in pins])
         return lib.azc_shm_sendv(self.id, vec, len(pins), type_id)
 
+    def send_now(self, buffers: Iterable[AnyBuffer], type_id: int) -> int:
+        """The same with buffers, which are borrowed meanwhile."""
+        pins = Pins()
+        try:
+            try:
+                pins = Pins(map(pin, buffers))
+                return self.send(pins, type_id)
+            finally:
+                pins.release()
+        except BaseException:  # also of a signal's handler, in the line above
+            pins.release()
+            raise
+
     def reserve(self, nbytes: int, when_lost: Callable[[], object]) -> memoryview | int:
         """Room for a record, to be written to; or FULL, RESERVED, or an error.
 
@@ -216,8 +231,8 @@ class RingEnd(OfOneProcess):
         count = lib.azc_shm_take(self.id, most, batch, items)
         if count <= 0:
             return count
-        view = claim.view(batch.at, batch.span).toreadonly()
-        return Taken(view, items, count, batch.stride)
+        view = claim.view(batch.at, batch.span)  # (kept by a traceback, for `untake`)
+        return Taken(view.toreadonly(), items, count, batch.stride)
 
     def keep(self) -> None:
         """What was taken last is the caller's: `untake` has nothing to undo."""

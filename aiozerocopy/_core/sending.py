@@ -99,6 +99,14 @@ class Ticket(Awaitable[None]):
         if self._operation.status:
             await self._stream._raise(self._operation)
 
+    def _take_back(self) -> None:
+        """The call that made it was interrupted; blocks for a moment at most."""
+        stream, operation = self._stream, self._operation
+        if operation is not None:
+            limit = stream._rescue_limit
+            stream._out.take_back_blocking(self._waiter.port, operation, limit)
+            stream._failures.pop(operation, None)
+
 
 def _remember(failures: dict[Operation, None], operation: Operation) -> None:
     """Keep a message that was put and has failed, until the program is told.

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import AsyncResource, ByteReceiveStream, ByteSendStream
 
+from aiozerocopy._core.borrows import or_undo
+from aiozerocopy._core.change import let_go
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken, error_of
-from aiozerocopy._core.pins import bytes_of
+from aiozerocopy._core.pins import bytes_of, release
 from aiozerocopy.streams import ReceiveStream, SendStream
 
 if TYPE_CHECKING:
@@ -50,26 +52,30 @@ class WholeSender(MessageStream):
                 Or the stream broke: at least ``bytes_sent`` bytes were out.
             others: as the stream's own ``send``.
         """
-        views, out = [bytes_of(each) for each in (item, *more)], 0
-        total = sum(view.nbytes for view in views)
-        pieces = pieces_of(views)
+        views: list[memoryview] = []
+        out = total = 0
         try:
-            async with self._sending:
-                if self._was_cut:
-                    raise StreamBroken(CUT)
-                self._was_cut = True
-                for piece in pieces:
-                    await self._stream.send(bytes(piece))
-                    out += len(piece)
-                self._was_cut = False
+            try:
+                views.extend(map(bytes_of, (item, *more)))
+                total = sum(view.nbytes for view in views)
+                async with self._sending:
+                    if self._was_cut:
+                        raise StreamBroken(CUT)
+                    self._was_cut = True
+                    for piece in pieces_of(views):
+                        await self._stream.send(bytes(piece))
+                        out += len(piece)
+                    self._was_cut = False
+            finally:
+                release(views)
         except StreamBroken as error:  # its counts are of one piece as TLS has sent it
             if error.errno is None:
                 raise
             raise error_of(-error.errno, out, total, at_least=True) from error.__cause__
-        finally:
-            pieces.close()
-            for view in views:
-                view.release()
+        except BaseException:  # also of a signal's handler, in the lines above
+            release(views)
+            let_go(self._sending)
+            raise
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -85,10 +91,10 @@ def whole_sender(stream: ByteSendStream) -> SendStream | MessageStream:
 def pieces_of(views: list[memoryview]) -> Generator[Any]:
     """Yield their bytes: small ones joined in a copy, a large one cut into pieces.
 
-    A piece is released before the next one, or when this is closed.
+    The piece that was yielded last is the last of the views, to be released with them.
     """
     small = b""
-    for view in views:
+    for view in tuple(views):
         if len(small) + view.nbytes <= SMALL:
             small += view
             continue
@@ -96,8 +102,9 @@ def pieces_of(views: list[memoryview]) -> Generator[Any]:
             yield small
             small = b""
         for start in range(0, view.nbytes, PIECE):
-            with view[start : start + PIECE] as piece:
-                yield piece
+            views.append(view[start : start + PIECE])
+            yield views[-1]
+            views.pop().release()
     if small:
         yield small
 
@@ -109,26 +116,32 @@ class ExactReceiver:
         self._stream = stream
         self._unread = b""
 
-    async def receive_exactly(self, memory: bytearray | memoryview) -> None:
-        # (released at the end: an error's traceback would keep the memory)
-        with memoryview(memory) as view:
-            await self._fill(view)
+    async def receive_exactly(self, buffer: Any) -> None:
+        """Fill a bytearray, or a memoryview of bytes."""
+        filled, n = 0, len(buffer)
 
-    async def _fill(self, view: memoryview) -> None:
-        filled = min(len(self._unread), len(view))
-        view[:filled] = self._unread[:filled]
-        self._unread = self._unread[filled:]
+        async def fill() -> None:
+            nonlocal filled
+            while filled < n:
+                if not self._unread:
+                    most = min(n - filled, PIECE)
+                    self._unread = await self._stream.receive(most)
+                end = min(filled + len(self._unread), n)
+                buffer[filled:end] = self._unread[: end - filled]
+                # (one statement: no signal handler runs between the two stores)
+                filled, self._unread = end, self._unread[end - filled :]
+
+        async def keep(error: BaseException) -> None:
+            nonlocal filled
+            if not isinstance(error, anyio.EndOfStream):
+                unread = bytes(buffer[:filled]) + self._unread
+                filled, self._unread = 0, unread  # (as above)
+
         try:
-            while filled < len(view):
-                data = await self._stream.receive(min(len(view) - filled, PIECE))
-                view[filled : filled + len(data)] = data
-                filled += len(data)
+            await or_undo(fill, keep)
         except anyio.EndOfStream:
             if filled:
-                raise IncompleteReceive(filled, len(view)) from None
-            raise
-        except BaseException:
-            self._unread = bytes(view[:filled])
+                raise IncompleteReceive(filled, n) from None
             raise
 
 

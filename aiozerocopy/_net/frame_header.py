@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
-from aiozerocopy._core.leases import view_of
+from aiozerocopy._core.leases import look_at
 from aiozerocopy._core.pins import nbytes
 
 if TYPE_CHECKING:
@@ -271,8 +271,8 @@ def describe(array: AnyBuffer | Lease) -> tuple[str, tuple[int, ...]]:
     if isinstance(text, str):
         code, shape = _NAMES.get(text, text), cast("Any", array).shape
     else:  # a plain buffer, or a tensor, whose dtype is not NumPy's
-        view = view_of(array)
-        code, shape = _dtype_of_format(view.format, view.itemsize), view.shape or ()
+        letters, itemsize, shape = look_at(array)
+        code = _dtype_of_format(letters, itemsize)
     if code not in DTYPES:
         raise TypeError(
             f"frames of dtype {dtype or code} cannot be sent: send a view of bytes"

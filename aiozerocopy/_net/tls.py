@@ -29,7 +29,8 @@ import anyio
 from anyio.abc import ByteStream
 from anyio.streams.tls import TLSAttribute
 
-from aiozerocopy._core.change import Change
+from aiozerocopy._core.borrows import or_undo
+from aiozerocopy._core.change import Change, let_go
 from aiozerocopy._core.errors import (
     IncompleteReceive,
     StreamBroken,
@@ -37,7 +38,7 @@ from aiozerocopy._core.errors import (
     error_of,
 )
 from aiozerocopy._core.failure import Failure
-from aiozerocopy._core.pins import bytes_of, pin_writable
+from aiozerocopy._core.pins import bytes_of, pin_writable, release
 from aiozerocopy._core.waiter import enter
 from aiozerocopy._net.foreign_streams import CUT, PIECE, MessageStream, pieces_of
 
@@ -216,22 +217,30 @@ class TLSStream(MessageStream, ByteStream):
                 can decrypt.  If the text says "at least", there may have been more.
             others: as `Stream.send`.
         """
-        views = [bytes_of(each) for each in (item, *more)]
+        views: list[memoryview] = []
         try:
-            await enter()
-            if not self._sending.locked():
-                self._sending.acquire_nowait()  # (which is cheaper)
-            elif self._stream._is_exclusive:
-                raise anyio.BusyResourceError("writing to")
-            else:
-                await self._sending.acquire()
             try:
+                views.extend(map(bytes_of, (item, *more)))
+                await enter()
+                if not self._sending.locked():
+                    self._sending.acquire_nowait()  # (which is cheaper)
+                elif self._stream._is_exclusive:
+                    raise anyio.BusyResourceError("writing to")
+                else:
+                    await self._sending.acquire()
                 await self._send(views)
-            finally:
                 self._sending.release()
-        finally:
-            for view in views:
-                view.release()
+                release(views)
+            except BaseException:
+                self._undo_send(views)
+                raise
+        except BaseException:  # (as in `_core.borrows.or_undo`)
+            self._undo_send(views)
+            raise
+
+    def _undo_send(self, views: list[memoryview]) -> None:
+        release(views)
+        let_go(self._sending)
 
     async def _send(self, views: list[memoryview]) -> None:
         waiter = self._stream._enter()
@@ -273,8 +282,6 @@ class TLSStream(MessageStream, ByteStream):
             if waits and total - out - size <= self._stream._rescue_limit:
                 self._finish(pieces)
             raise
-        finally:
-            pieces.close()  # which releases the last one
 
     async def _hear_first(self) -> None:
         """The peer negotiates: take in what it says."""
@@ -314,16 +321,15 @@ class TLSStream(MessageStream, ByteStream):
         """
         if max_bytes < 1:
             raise ValueError(f"max_bytes must be a positive integer, not {max_bytes}")
-        with memoryview(bytearray(min(max_bytes, RECEIVE_SIZE))) as view:
-            return await self._receive(view, 1, lambda n: bytes(view[:n]))
+        view = memoryview(bytearray(min(max_bytes, RECEIVE_SIZE)))
+        return await self._receive(view, 1, lambda n: bytes(view[:n]))
 
     async def receive_into(self, buffer: AnyBuffer) -> int:
         """Receive at least one byte straight into ``buffer``; return how many.
 
         Raises: as `receive`; BufferError for memory that cannot be written.
         """
-        with bytes_of(buffer, pin_writable) as view:
-            return await self._receive(view, min(1, view.nbytes), int)
+        return await self._receive(bytes_of(buffer, pin_writable), 1, int)
 
     async def receive_exactly(self, buffer: AnyBuffer) -> None:
         """Fill the whole ``buffer``.  Cancelled, it loses nothing.
@@ -332,43 +338,58 @@ class TLSStream(MessageStream, ByteStream):
             IncompleteReceive: the stream ended; ``received`` bytes are in place.
             others: as `receive_into`.
         """
-        with bytes_of(buffer, pin_writable) as view:
-            await self._receive(view, view.nbytes, int)
+        await self._receive(bytes_of(buffer, pin_writable), None, int)
 
     async def _receive(
-        self, view: memoryview, need: int, result: Callable[[int], T]
+        self, view: memoryview, least: int | None, result: Callable[[int], T]
     ) -> T:
-        await enter()
-        waiter = self._stream._enter()
-        if self._is_receiving:
-            raise anyio.BusyResourceError("reading from")
-        if self._has_hole:
-            raise StreamBroken("an exception interrupted a receive: bytes are lost")
-        self._is_receiving, filled = True, 0
-        try:
+        """Fill it, or at least so much of it; interrupted, let go of the view."""
+        need = view.nbytes if least is None else min(least, view.nbytes)
+        is_mine, filled = False, 0
+
+        async def receive() -> T:
+            nonlocal is_mine, filled
+            await enter()
+            waiter = self._stream._enter()
+            if self._is_receiving:
+                raise anyio.BusyResourceError("reading from")
+            if self._has_hole:
+                raise StreamBroken("an exception interrupted a receive: bytes are lost")
+            is_mine = self._is_receiving = True
             if self._stream._budget_is_spent(view.nbytes) or not need:
                 await waiter.checkpoint()
                 self._stream._enter()
             if self._unread:
-                filled = min(len(self._unread), view.nbytes)
-                view[:filled] = self._unread[:filled]
-                self._unread = self._unread[filled:]
+                n = min(len(self._unread), view.nbytes)
+                view[:n] = self._unread[:n]
+                # (one statement: no signal handler runs between the two stores)
+                filled, self._unread = n, self._unread[n:]
             while True:
                 self._has_hole = True
                 filled = self.session.decrypt_into(view, filled)
                 self._has_hole = False
                 self._answer()
                 if filled >= need:
-                    return result(filled)
+                    received = result(filled)
+                    self._end_receive()
+                    return received
                 self._raise_at_end(filled, view.nbytes)
                 await self._hear()
-        except BaseException as error:
+
+        async def keep(error: BaseException) -> None:
+            nonlocal filled
             if filled and not (self._has_hole or isinstance(error, IncompleteReceive)):
-                self._unread = bytes(view[:filled]) + self._unread
-            raise
-        finally:
-            self._is_receiving = False
-            self._received.happen()
+                unread = bytes(view[:filled]) + self._unread
+                filled, self._unread = 0, unread  # (as above)
+            if is_mine:
+                self._end_receive()
+            view.release()
+
+        return await or_undo(receive, keep)
+
+    def _end_receive(self) -> None:
+        self._is_receiving = False
+        self._received.happen()
 
     def _raise_at_end(self, received: int, total: int) -> None:
         if self.session.failure is not None:
@@ -385,16 +406,23 @@ class TLSStream(MessageStream, ByteStream):
         if self._is_hearing:
             await self._received.next()
             return
-        self._is_hearing = True
         try:
-            n = await self._stream.receive_into(self._arrived)
-            self.session.feed(self._arrived[:n])
+            try:
+                self._is_hearing = True
+                n = await self._stream.receive_into(self._arrived)
+                self.session.feed(self._arrived[:n])
+            finally:
+                self._end_hearing()
         except anyio.EndOfStream:
             text = "the peer has closed the connection without TLS's close_notify"
             raise StreamBroken(text) from None
-        finally:
-            self._is_hearing = False
-            self._received.happen()
+        except BaseException:  # also of a signal's handler, in the ``finally`` above
+            self._end_hearing()
+            raise
+
+    def _end_hearing(self) -> None:
+        self._is_hearing = False
+        self._received.happen()
 
     def _answer(self) -> None:
         """Answer the peer, without waiting; an error is left to the next send."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
+from aiozerocopy._core.change import let_go
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.pins import copy_into
 from aiozerocopy._net.block import Block
@@ -198,16 +199,20 @@ class Broadcast(Block):
             TypeError, ValueError, BufferError: a frame or a field that cannot travel.
         """
         await self._burst.add(0)
-        async with self._publishing:
-            if self._closed:
-                raise StreamClosed("the broadcast is closed")
-            header = FrameHeader.of(
-                frame, self.sequence, timestamp_ns, pixel_format, key, metadata
-            )
-            published = self._prepared(frame, header, metadata)
-            self.sequence += 1
-            self._remember(published)
-            await self._deliver(published)
+        try:
+            async with self._publishing:
+                if self._closed:
+                    raise StreamClosed("the broadcast is closed")
+                header = FrameHeader.of(
+                    frame, self.sequence, timestamp_ns, pixel_format, key, metadata
+                )
+                published = self._prepared(frame, header, metadata)
+                self.sequence += 1
+                self._remember(published)
+                await self._deliver(published)
+        except BaseException:  # also of a signal's handler, at the end of the block
+            let_go(self._publishing)
+            raise
         self._burst.spent += 1 + (published.nbytes >> 14)
 
     def _remember(self, published: Published) -> None:

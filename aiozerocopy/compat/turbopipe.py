@@ -336,9 +336,9 @@ class _FdQueue:
 def _channel_to(number: int) -> Channel:
     if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
         raise io.UnsupportedOperation(f"fd {number} is open for reading only")
-    fd = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
-    enlarge_pipe(fd, PIPE_SIZE)
-    channel = Channel(fd, OUT)
+    enlarge_pipe(number, PIPE_SIZE)
+    # (in no variable: an exception of a signal would leave it open)
+    channel = Channel(fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3), OUT)
     channel.set_limit(_NO_LIMIT)  # (it is counted here, in messages)
     return channel
 

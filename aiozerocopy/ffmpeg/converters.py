@@ -145,10 +145,13 @@ def _gather(pieces: Sequence[AnyBuffer], room: memoryview, flipped: int = 0) -> 
     start = 0
     for piece in pieces:
         array = numpy.asarray(view_of(piece))
-        if flipped:
-            array = array.reshape(flipped, -1)[::-1]
-        numpy.copyto(numpy.ndarray(array.shape, array.dtype, room, start), array)
-        start += array.nbytes
+        try:
+            if flipped:
+                array = array.reshape(flipped, -1)[::-1]
+            numpy.copyto(numpy.ndarray(array.shape, array.dtype, room, start), array)
+            start += array.nbytes
+        finally:
+            del array  # (a traceback would keep its memory)
 
 
 _MARK = b"FRAME\n"  # before each picture

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core.leases import Lease, view_of
+from aiozerocopy._core.leases import Lease, look_at, view_of
 from aiozerocopy._core.pins import nbytes
 from aiozerocopy.ffmpeg.arguments import AT_ONCE
 from aiozerocopy.ffmpeg.binary import ask
@@ -102,8 +102,8 @@ def _described(array: Any) -> tuple[str, int, Sequence[int]]:
         dtype = getattr(array, "dtype", "uint8")
         kind = "f" if "f" in dtype else dtype
         return kind, array.view.nbytes // math.prod(shape), shape
-    view = view_of(array)
-    return view.format[-1:], view.itemsize, view.shape or ()
+    code, itemsize, shape = look_at(array)
+    return code[-1:], itemsize, shape
 
 
 # ---- pixel formats ---------------------------------------------------------------

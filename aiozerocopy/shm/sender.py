@@ -19,7 +19,7 @@ import anyio
 
 from aiozerocopy._core import waiter
 from aiozerocopy._core.change import RemoteChange
-from aiozerocopy._core.pins import Pins, pin
+from aiozerocopy._core.pins import Pins, nbytes, pin
 from aiozerocopy._core.ring_end import FULL, RESERVED, RingEnd
 from aiozerocopy.shm.side import Side
 
@@ -98,37 +98,38 @@ class Sender(Side):
     async def send(self, buffers: Sequence[Buffer], type_id: int) -> None:
         """Send one record; see `Ring.send`."""
         self.enter()
-        pins = Pins(map(pin, buffers))
+        pins = Pins()
         try:
-            nbytes = sum(map(len, pins))
-            await waiter.enter()
-            await self.breathe(nbytes)  # first: a cancel here leaves no trace
-            self.enter()
-            result = FULL
-            if self.line.is_empty():
-                result = self.end.send(pins, type_id)
-            if result in AGAIN:
-                with contextlib.closing(Place(self.line)) as place:
-                    step = partial(self.end.send, pins, type_id)
-                    result = await self._in_turn(place, step)
-            if result < 0:
-                raise self.end.error(result, nbytes)
-        finally:
+            try:
+                pins = Pins(map(pin, buffers))
+                total = sum(map(len, pins))
+                await waiter.enter()
+                await self.breathe(total)  # first: a cancel here leaves no trace
+                self.enter()
+                result = FULL
+                if self.line.is_empty():
+                    result = self.end.send(pins, type_id)
+                if result in AGAIN:
+                    with contextlib.closing(Place(self.line)) as place:
+                        step = partial(self.end.send, pins, type_id)
+                        result = await self._in_turn(place, step)
+                if result < 0:
+                    raise self.end.error(result, total)
+            finally:
+                pins.release()
+        except BaseException:  # also of a signal's handler, in the line above
             pins.release()
+            raise
 
     def try_send(self, buffers: Sequence[Buffer], type_id: int) -> bool:
         """Send a record as `send` does; False if it would have to wait."""
         self.enter()
         if not self.line.is_empty():
             return False
-        pins = Pins(map(pin, buffers))
-        try:
-            result = self.end.send(pins, type_id)
-            if result < 0 and result not in AGAIN:
-                raise self.end.error(result, sum(map(len, pins)))
-            return result == 0
-        finally:
-            pins.release()
+        result = self.end.send_now(buffers, type_id)
+        if result < 0 and result not in AGAIN:
+            raise self.end.error(result, sum(map(nbytes, buffers)))
+        return result == 0
 
     async def reserve_at(self, place: Place, nbytes: int) -> memoryview:
         """Wait for this place to be the first, then for room."""

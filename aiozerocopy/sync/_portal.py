@@ -81,11 +81,13 @@ class _Call(Generic[T]):
 
     def result(self) -> T:
         task, self._task = self._task, None
-        assert task is not None  # (it would keep the exception, whose frames know this)
+        assert task is not None
+        if not task.cancelled() and task.exception() is None:
+            return task.result()  # (interrupted here, the traceback keeps it)
         try:
             return task.result()
         finally:
-            del task
+            del task  # (it would keep the exception, whose frames know this)
 
 
 def run(function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:

@@ -9,27 +9,29 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 
 from aiozerocopy import shm
 from aiozerocopy._core.borrows import or_undo_now
-from aiozerocopy._core.pins import Pins, pin
 from aiozerocopy._core.ring_end import RingEnd, Taken
 from aiozerocopy.shm.record import only_record
 from aiozerocopy.sync._streams import Face, blocking, opens_later, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from aiozerocopy._core.leases import AnyBuffer
     from aiozerocopy.shm.receiver import Receiver
+
+T = TypeVar("T")
 
 
 class Ring(Face):
     """`aiozerocopy.shm.Ring`, for threads."""
 
+    _last: object = None  # the call that was the last to receive
     receive_batch: Final = blocking(shm.Ring.receive_batch, in_turn=True)
     capacity: Final = shown(shm.Ring, lambda ring: ring.capacity)
     stats: Final = shown(shm.Ring, lambda ring: ring.stats)
@@ -47,28 +49,43 @@ class Ring(Face):
         side = self._it._sender()
         if side.closed or not 0 <= type_id < 1 << 32:
             return False
-        pins = Pins(map(pin, buffers))
-        try:
-            return bool(side.end.send(pins, type_id) == 0)
-        finally:
-            pins.release()
+        return bool(side.end.send_now(buffers, type_id) == 0)
 
     def receive(self) -> shm.Record:
         """Receive the next record, as `aiozerocopy.shm.Ring.receive`."""
         self._check()
-        with self._turn:
-            side: Receiver = self._it._receiver()
-            if not side.closed:
-                take = functools.partial(self._take_now, side.end)
-                if (record := or_undo_now(take, side.end.untake)) is not None:
-                    return record
-            received: shm.Record = self._run(self._it.receive)
-            return received
+        return self._take_in_turn(self._receive)
 
-    def _take_now(self, end: RingEnd) -> shm.Record | None:
-        end.keep()
-        taken = end.take(1)
-        return only_record(taken) if isinstance(taken, Taken) else None
+    def _receive(self) -> shm.Record:
+        side: Receiver = self._it._receiver()
+        if not side.closed:
+            taken = side.end.take(1)
+            if isinstance(taken, Taken):
+                return only_record(taken)
+        received: shm.Record = self._run(self._it.receive)
+        return received
+
+    def _run_in_turn(self, call: functools.partial[Coroutine[Any, Any, T]]) -> T:
+        return self._take_in_turn(lambda: self._run(call))
+
+    def _take_in_turn(self, take: Callable[[], T]) -> T:
+        """Interrupted, also when it has ended, it leaves the records to the next."""
+        end: RingEnd = self._it._receiver().end
+        mine: list[T] = []  # (records that are gone cannot be left to anybody)
+
+        def run() -> T:
+            with self._turn:
+                end.keep()
+                self._last = mine
+                mine.append(take())
+            return mine[0]
+
+        def undo() -> None:
+            with self._turn:
+                if self._last is mine:  # none was taken since
+                    end.untake()
+
+        return or_undo_now(run, undo)
 
     def __iter__(self) -> Iterator[shm.Record]:
         """The records, until the end.  Release each: ``with record: ...``."""

@@ -21,9 +21,11 @@ from typing import (
 import anyio
 
 from aiozerocopy import opening, streams
+from aiozerocopy._core.borrows import or_undo_now
 from aiozerocopy._core.errors import StreamBroken, StreamClosed, error_of
 from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy._core.lifetime import Bound
+from aiozerocopy._core.pins import bytes_of
 from aiozerocopy._core.sending import LINGER
 from aiozerocopy._net import connecting
 from aiozerocopy.sync._portal import run
@@ -57,6 +59,10 @@ class Face(OfOneProcess):
     def _run(self, call: Call[T], *args: Any, **options: Any) -> T:
         self._check()
         return run(call, *args, **options)
+
+    def _run_in_turn(self, call: functools.partial[Coroutine[Any, Any, T]]) -> T:
+        with self._turn:
+            return self._run(call)
 
     def _check(self) -> None:
         """Refuse a call that would stop a loop, or is made in a forked child."""
@@ -94,8 +100,8 @@ def blocking(
         if not in_turn:
             return face._run(same, *args, **options)
         face._check()
-        with face._turn:
-            return face._run(same, *args, **options)
+        # (Python looks for signals after a call with a star, when this has ended)
+        return face._run_in_turn(functools.partial(same, *args, **options))
 
     return call
 
@@ -178,7 +184,28 @@ class SendStream(_ByteFace):
 
         Raises: as ``send``, for what is known at once.
         """
-        return Ticket(self, self._run(self._it.put, *buffers))
+        made: list[streams.Ticket] = []
+
+        async def put() -> None:
+            made.append(await self._it.put(*buffers))
+
+        def call() -> Ticket:
+            self._run(put)
+            return Ticket(self, made[0])
+
+        def undo() -> None:  # what interrupted it came when the coroutine had ended
+            for ticket in made:
+                ticket._take_back()
+
+        return or_undo_now(call, undo)
+
+
+def _what_came(result: Any, buffer: Any = None, *_: Any) -> bytes:
+    """The bytes of a receive; (those that came with fds are lost with them.)"""
+    if isinstance(result, (bytes, tuple)):
+        return result if isinstance(result, bytes) else b""
+    with bytes_of(buffer) as view:
+        return bytes(view[:result])
 
 
 class ReceiveStream(_ByteFace):
@@ -189,6 +216,28 @@ class ReceiveStream(_ByteFace):
     receive_exactly: Final = blocking(
         streams.ReceiveStream.receive_exactly, in_turn=True
     )
+
+    def _run_in_turn(self, call: functools.partial[Coroutine[Any, Any, T]]) -> T:
+        """Interrupted when it has ended, it leaves what has come to the next call."""
+        got: list[T] = []
+
+        async def receive() -> None:
+            got.append(await call())
+
+        def run() -> T:
+            with self._turn:
+                self._run(receive)
+            return got[0]
+
+        def undo() -> None:
+            with self._waiter.lock:
+                arguments = (*call.args, *call.keywords.values())
+                come = [_what_came(each, *arguments) for each in got]
+                unread = b"".join(come) + self._it._unread
+                # (one statement: no signal handler runs between the two stores)
+                self._it._unread, got[:] = unread, ()
+
+        return or_undo_now(run, undo)
 
     def __iter__(self) -> Iterator[bytes]:
         """What `receive` gives, until the end."""

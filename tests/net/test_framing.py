@@ -1,5 +1,7 @@
 """Frames over streams: the wire format, and who owns which memory when."""
 
+import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -8,7 +10,7 @@ import shutil
 import struct
 import subprocess
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from typing import Any
 import anyio
 import pytest
 from anyio.streams.stapled import StapledByteStream
-from links import attempt, begun, until
+from interruption import Interruption, Lines, hit_each_line, keeps_a_borrow
+from links import attempt, begun, tls_over, until
 from tensors import OldTensorWithArray, Tensor
 
 import aiozerocopy as azc
@@ -39,6 +42,7 @@ from aiozerocopy.pool import FramePool
 np = pytest.importorskip("numpy")
 
 anyio_test = pytest.mark.anyio
+ROOMS = ("framing", "pool", "_net", "_core.batches", "_core.pins", "_core.change")
 HERE = Path(__file__).parents[1]
 PAGES = HERE.parent / "docs" / "pages"
 VECTORS = json.loads((PAGES / "wire-format-vectors.json").read_text())
@@ -434,6 +438,8 @@ async def test_cancelled_receive_loses_nothing(ends: tuple[Any, Any], at: int) -
         await ends[0].send(frame[:at])
         await until(lambda: _received(ends[1]) == at)
         assert not receiving.done
+        with pytest.raises(anyio.BusyResourceError):
+            await receiver.receive()
         tasks.cancel_scope.cancel()
     await ends[0].send(frame[at:])
     received = await receiver.receive()
@@ -452,6 +458,61 @@ async def test_cancelled_send_over_a_foreign_stream_breaks_the_sender() -> None:
         with pytest.raises(azc.StreamBroken, match="cut"):
             await sender.send(b"next")
         one.abort()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("how", ["new", "into", "pool", "batches", "foreign", "tls"])
+def test_interrupted_at_any_line(how: str, tls: Any) -> None:
+    """No frame is lost or comes twice, and its memory is free at once."""
+
+    async def play(lines: Lines) -> list[str]:
+        streams: Any = azc.socketpair()
+        one, other = map(foreign, streams) if how == "foreign" else streams
+        if how == "tls":
+            one, other = await tls_over(streams, tls).__aenter__()
+        sender, pool = FrameSender(one), FramePool(300, slots=2)
+        receiver = FrameReceiver(other, pool if how == "pool" else None)
+        batches = streams[1].batches(300, pool=pool)
+        data, into = bytearray(b"2" * 172), bytearray(172)
+        raised: list[BaseException] = []
+        got: list[bytes] = []
+
+        async def receive(memory: bytearray | None = None) -> None:
+            if how == "batches":
+                got.append(bytes(await anext(batches))[128:])
+            else:
+                got.append(bytes((await receiver.receive(memory)).view))
+
+        await sender.send(b"1" * 172)
+        held = [pool.acquire_nowait() for _ in range(2)]
+        asyncio.get_running_loop().call_soon(held.clear)
+        try:
+            with lines:
+                await receive(into if how == "into" else None)
+                await sender.send(data)
+        except Interruption as error:
+            raised.append(error)
+        kept = keeps_a_borrow(raised, [], [data, into])
+        with contextlib.suppress(azc.StreamBroken):  # the foreign stream's was cut off
+            await sender.send(b"3" * 172)
+        streams[0].abort()
+        ends = anyio.EndOfStream, StopAsyncIteration, azc.StreamBroken
+        with contextlib.suppress(*ends):
+            with anyio.fail_after(5):
+                while True:
+                    await receive()
+        streams[1].abort()
+        came = b"".join(frame[:1] * (len(frame) == 172) for frame in got)
+        is_whole = came in (b"123", b"13")
+        if how in ("foreign", "tls"):  # it may be broken
+            is_whole = is_whole or b"12".startswith(came)
+        return ["a traceback keeps a borrow"] * kept + [f"{came!r}"] * (not is_whole)
+
+    def task(lines: Lines) -> Awaitable[list[str]]:
+        return asyncio.ensure_future(play(lines))
+
+    here = asyncio.current_task
+    asyncio.run(hit_each_line(task, ROOMS, list, lambda: here() is not None))
 
 
 # ---- readers in other languages -----------------------------------------------------

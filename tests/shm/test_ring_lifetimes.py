@@ -9,7 +9,7 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,13 +18,21 @@ from typing import Any
 import anyio
 import pytest
 import scripts
-from interruption import LOOPS, Interruption, Lines, Place, hit_each_line, run_on
+from interruption import (
+    LOOPS,
+    Interruption,
+    Lines,
+    Place,
+    hit_each_line,
+    is_exported,
+    run_on,
+)
 from links import attempt, linux_only, others_wait
 from rings import filled, opened
 
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core import memory
-from aiozerocopy.shm import Batch, Ring
+from aiozerocopy.shm import Batch, FanOut, Ring
 
 pytestmark = linux_only
 
@@ -50,9 +58,17 @@ class Ends:
     producer: Ring
     consumer: Ring
     received: list[Any]
+    buffers: Sequence[Any] = ()
 
     async def send(self, *buffers: bytes) -> None:
-        await self.producer.send(*(buffers or (RECORD,)), type_id=1)
+        self.buffers = [*map(bytearray, buffers or (RECORD,))]
+        await self.producer.send(*self.buffers, type_id=1)
+
+    async def send_to_all(self) -> None:
+        self.buffers = [bytearray(RECORD)]
+        fan = FanOut()
+        fan.attach(self.producer)
+        await fan.send(*self.buffers, type_id=1)
 
     async def send_two(self) -> None:
         await self.send()
@@ -111,6 +127,7 @@ class Case:
 CASES = {
     "send": Case(Ends.send),
     "send of pieces": Case(lambda ends: ends.send(RECORD, b"", RECORD)),
+    "send to all": Case(Ends.send_to_all),
     "send, waiting": Case(Ends.send, Ends.fill, Ends.make_room),
     "send, cancelled": Case(Ends.send, Ends.fill, cancel=True),
     "reserve": Case(Ends.reserve),
@@ -187,7 +204,8 @@ class Scene:
         try:
             await call(ends)
         except (Interruption, asyncio.CancelledError, StreamBroken, StreamClosed):
-            pass
+            if any(map(is_exported, ends.buffers)):
+                self.complaints.append("a traceback keeps a borrow")
         except BaseException as error:
             self.complaints.append(f"it raised {error!r}")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+import scripts
 from links import begun_in_thread
 
 from aiozerocopy import StreamClosed, sync
@@ -59,6 +60,41 @@ def test_records_come_in_order(ends: tuple[sync.Ring, sync.Ring]) -> None:
         receiver.receive()
     with pytest.raises(StreamClosed):
         sender.send(b"late")
+
+
+def test_storm_of_signals_loses_no_record(tmp_path: Path) -> None:
+    code = """
+        warnings.filterwarnings("ignore", message=".*never awaited")
+        from aiozerocopy import sync
+        def interrupt(*_):
+            raise KeyboardInterrupt
+        signal.signal(signal.SIGALRM, interrupt)
+        sys.unraisablehook = lambda _: None  # a finalizer is hit, too
+        path, ends = sys.argv[1], []
+        listening = lambda: ends.append(sync.listen_ring(path, 1 << 16))
+        listen = threading.Thread(target=listening)
+        listen.start()
+        sender = sync.connect_ring(path, timeout=10)
+        listen.join()
+        def send():
+            for number in range(5000):
+                sender.send(number.to_bytes(2, "big"))
+            sender.close()
+        threading.Thread(target=send).start()
+        got, turn = [], 0
+        with ends[0] as ring:
+            while got[-1:] != [4999]:
+                turn, come = turn + 1, ()
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, (turn % 50 + 2) / 1e6)
+                    come = ring.receive_batch() if turn % 3 else [ring.receive()]
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except KeyboardInterrupt:
+                    pass
+                got += [int.from_bytes(each.view, "big") for each in come]
+        print(got == list(range(5000)))
+    """
+    assert scripts.run(code, str(tmp_path / "ring")) == "True\n"
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
