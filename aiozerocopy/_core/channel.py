@@ -71,11 +71,6 @@ def own_end(fd: int, flags: int) -> Channel:
 class Channel(OfOneProcess):
     """One fd, one direction.  Its number in C is valid as long as this lives."""
 
-    ready: Operation | None = None
-    _closing: Operation | None = None
-    _port: Port | None = None
-    _budget = 0
-
     def __init__(self, fd: int, flags: int) -> None:
         """The fd is the channel's from here on.  If this raises, it is closed."""
         try:
@@ -91,6 +86,10 @@ class Channel(OfOneProcess):
     def _begin(self) -> None:
         sweep()
         OfOneProcess.__init__(self)
+        self.ready: Operation | None = None
+        self._closing: Operation | None = None
+        self._port: Port | None = None
+        self._budget = 0
         # C stores the number itself: an exception after the call cannot lose it.
         self._number = ffi.new("azc_id *")
 
