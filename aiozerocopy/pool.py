@@ -163,7 +163,8 @@ class FramePool(AsyncResource):
         """
         await waiter.enter()
         if self._memory is None or (self._slots.free() and not self._line):
-            return self.acquire_nowait()
+            with contextlib.suppress(WouldBlock):  # (another thread may be quicker)
+                return self.acquire_nowait()
         return await self._wait_in_line()
 
     async def _wait_in_line(self) -> Frame:
@@ -176,10 +177,12 @@ class FramePool(AsyncResource):
         try:
             try:
                 line.append(place)
-                await place.wait(ready)
-                if self._memory is None:
-                    raise ClosedResourceError("the pool was closed")
-                return self._take(self._memory)
+                while True:
+                    await place.wait(ready)
+                    if (memory := self._memory) is None:
+                        raise ClosedResourceError("the pool was closed")
+                    with contextlib.suppress(WouldBlock):  # (the same)
+                        return self._take(memory)
             finally:
                 self._leave_line(place)
         except BaseException:  # also of a signal's handler, in the line above
@@ -208,7 +211,7 @@ class FramePool(AsyncResource):
         """Hand out no more.  Frames and views stay usable; the memory is freed with the
         last of them."""
         self._memory = None
-        for place in tuple(self._line):
+        for place in self._line.copy():
             place.happen()
 
     async def aclose(self) -> None:

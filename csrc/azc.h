@@ -323,6 +323,8 @@ int azc_pool_open(size_t slot_bytes, int slots, azc_id *pool);
 /* (the slot behind the last is the end of the memory) */
 void *azc_pool_slot(azc_id pool, int slot);
 int azc_pool_close(azc_id pool);
+/* 1 if *at was `from` and is `to` now, in one step. */
+int azc_exchange(uint64_t *at, uint64_t from, uint64_t to);
 
 /* Its fd; negative once that is closed. */
 int azc_fd(azc_id channel);

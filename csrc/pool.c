@@ -60,6 +60,11 @@ void *azc_pool_slot(azc_id id, int slot) {
     return at;
 }
 
+int azc_exchange(uint64_t *at, uint64_t from, uint64_t to) {
+    return __atomic_compare_exchange_n(at, &from, to, false, __ATOMIC_SEQ_CST,
+                                       __ATOMIC_SEQ_CST);
+}
+
 int azc_pool_close(azc_id id) {
     azc_pool *pool = azc__handle_lock(&azc__pools, id);
     if (!pool) return azc__handle_why(&azc__pools, id);

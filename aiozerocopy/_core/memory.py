@@ -13,8 +13,10 @@ There is no other lease: pools, rings, captured and rendered pictures, and
 `finalizing_buffer` use this one.
 
 A lease begins when it is entered into `_leases` and ends when it is removed.  Each is
-one step, which no other thread and no signal handler can split.  If a signal handler's
-exception interrupts ``__del__`` before that, `is_over` finds the lease without holders
+one step, which no other thread and no signal handler can split.  Its key is never used
+again: a `_Lease` that is deallocated late, in another thread, ends no other lease.  Of
+several threads that want one slot, C lets one have it.  If a signal handler's exception
+interrupts ``__del__`` before that, `is_over` finds the lease without holders
 when a slot is wanted next.
 """
 
@@ -48,7 +50,6 @@ class _Terms(NamedTuple):
 # By key.
 _leases: dict[int, _Terms] = {}
 _numbers = itertools.count(1)
-_MOST_SLOTS = 1 << 32
 
 
 # Instances of a subclass of int are tracked unless this is called for each.
@@ -119,8 +120,7 @@ class Slots:
 
     def __init__(self, count: int, *, in_circle: bool = True) -> None:
         self._in_circle = in_circle
-        first = next(_numbers) * _MOST_SLOTS
-        self._keys = range(first, first + count)
+        self._keys = ffi.new("uint64_t[]", count)  # of each slot's last lease; 0: none
         self._next = 0
 
     def free(self) -> int:
@@ -132,14 +132,19 @@ class Slots:
         the last time, whose memory is still in the processor's caches."""
         count = len(self._keys)
         for i in range(self._next, self._next + count):
-            key = self._keys[i % count]
-            if is_over(key) and _leases.setdefault(key, terms) is terms:
+            slot, last = self._keys + i % count, self._keys[i % count]
+            if not is_over(last):
+                continue
+            key = next(_numbers)
+            _leases[key] = terms  # (first: what is not there is over)
+            if lib.azc_exchange(slot, last, key):
                 self._next = (i + self._in_circle) % count
                 return key
+            _leases.pop(key)  # another thread, or a signal's handler, was quicker
         return None
 
     def index(self, key: int) -> int:
-        return self._keys.index(key)
+        return list(self._keys).index(key)
 
 
 class Memory:
@@ -201,7 +206,7 @@ class Claim:
 
     def __init__(self, on_end: Callable[[], object]) -> None:
         """What ``on_end`` refers to is kept until it has been called."""
-        self.key: int = next(_numbers) * _MOST_SLOTS  # for `is_over`
+        self.key: int = next(_numbers)  # for `is_over`
         self._terms = _Terms(object(), on_end)
         _leases[self.key] = self._terms
 
