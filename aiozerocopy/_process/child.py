@@ -16,6 +16,7 @@ import anyio
 import anyio.to_thread
 
 from aiozerocopy._core.fork_and_exit import OfOneProcess
+from aiozerocopy._core.lock import Lock
 from aiozerocopy.streams import SendStream
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class Tail:
         self._limit = limit
         self._data = bytearray()
         self._is_cut = False
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._thread = threading.Thread(
             target=self._run, name="aiozerocopy stderr", daemon=True
         )

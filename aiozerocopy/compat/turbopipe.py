@@ -44,6 +44,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.channel import OUT, Channel
+from aiozerocopy._core.lock import Lock
 from aiozerocopy._core.pins import nbytes, overlap, pin_writable
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
 from aiozerocopy._core.to_all import Shared
@@ -215,7 +216,7 @@ class _FdQueue:
         self.open = True
         self._in_flight: list[_Message] = []
         self._spare: list[mmap.mmap] = []
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._calls = 0  # of the program
         self._ended = threading.Event()
         self.port = SharedPort()
@@ -345,7 +346,7 @@ def _channel_to(number: int) -> Channel:
 
 # ---- all of them -------------------------------------------------------------------
 
-_lock = threading.Lock()
+_lock = Lock()
 _queues: dict[_Key, _FdQueue] = {}
 _failed: collections.deque[_Message] = collections.deque(maxlen=_REMEMBERED)
 
@@ -368,7 +369,7 @@ def _queue_for(number: int) -> _FdQueue:
 def _forget_queues() -> None:
     """The queues are the parent's; a child opens its own."""
     global _lock
-    _lock = threading.Lock()
+    _lock = Lock()
     _queues.clear()
     _failed.clear()
 

@@ -18,6 +18,7 @@ import threading
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 from aiozerocopy._core.borrows import or_undo_now
+from aiozerocopy._core.lock import Lock
 from aiozerocopy.sync._waiting import refuse_in_a_loop
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def run(function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs)
 
 # ---- the one of this process -------------------------------------------------------
 
-_lock = threading.Lock()
+_lock = Lock()
 _loops: list[asyncio.AbstractEventLoop] = []  # the last is ours, the others a parent's
 _is_ours = False
 
@@ -133,7 +134,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 def _after_fork() -> None:
     global _lock, _is_ours
-    _lock, _is_ours = threading.Lock(), False
+    _lock, _is_ours = Lock(), False
 
 
 os.register_at_fork(after_in_child=_after_fork)

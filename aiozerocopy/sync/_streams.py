@@ -25,6 +25,7 @@ from aiozerocopy._core.borrows import or_undo_now
 from aiozerocopy._core.errors import StreamBroken, StreamClosed, error_of
 from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy._core.lifetime import Bound
+from aiozerocopy._core.lock import Lock
 from aiozerocopy._core.pins import bytes_of
 from aiozerocopy._core.sending import LINGER
 from aiozerocopy._net import connecting
@@ -54,7 +55,7 @@ class Face(OfOneProcess):
     def __init__(self, it: Any) -> None:
         super().__init__()
         self._it = it
-        self._turn = threading.Lock()  # of the threads that receive
+        self._turn = Lock()  # of the threads that receive
 
     def _run(self, call: Call[T], *args: Any, **options: Any) -> T:
         self._check()

@@ -26,6 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiozerocopy._core.borrows import Operation, Port, or_undo_now
+from aiozerocopy._core.lock import Lock
 from aiozerocopy._core.waiter import Waiter, _AsyncioLoop, has_loop
 from aiozerocopy.streams import SendStream
 
@@ -84,7 +85,7 @@ class ThreadWaiter(Waiter):
         """Bind a stream that is new, while no other thread knows it."""
         self.loop = _AsyncioLoop(_NO_LOOP)  # "here" is every thread without a loop
         self.port = SharedPort()
-        self.lock = threading.Lock()
+        self.lock = Lock()
         self.entry = None
         self.checkpoint = self.yield_to_loop = _go_on
         stream._waiter, stream._budget, stream._loop = self, _NEVER, _NO_LOOP
@@ -137,7 +138,7 @@ class SharedPort(Port):
         super().__init__()
         self._ready = select.poll()
         self._ready.register(self.fileno(), select.POLLIN)
-        self._lock = threading.Lock()  # guards the next two
+        self._lock = Lock()  # guards the next two
         self._is_heard = False
         self._gates: list[threading.Lock] = []  # of the threads that do not listen
         self._is_left = False
@@ -167,12 +168,8 @@ class SharedPort(Port):
         return operation.done
 
     def drain(self) -> None:
-        """End every operation whose event has come; a thread that listens does anyway.
-
-        Finalizers come here, too, maybe of a thread that has the lock.
-        """
-        if not self._lock.locked():
-            self._listen(None, lambda: True, 0)
+        """End every operation whose event has come, unless a thread listens."""
+        self._listen(None, lambda: True, 0)
 
     def _listen(
         self, gate: threading.Lock | None, ready: Question, seconds: float
@@ -208,7 +205,7 @@ class SharedPort(Port):
         with self._lock:
             self._is_heard = False
         self._wake()
-        if self._is_left and not is_left:  # `leave` found this thread, or the lock
+        if self._is_left and not is_left:  # `leave` found this thread
             self.drain()
 
     def _wake(self) -> None:

@@ -208,13 +208,12 @@ class TestFailures:
         assert lib.azc_port_fd(port.id) < 0
 
     def test_stream_that_leaves_as_the_listener_stops(self) -> None:
-        """It finds the lock taken, and leaves the end of the port to the listener."""
+        """It leaves the end of the port to the listener."""
         port = SharedPort()
         taken = []
 
         class Lock:
-            lock = threading.Lock()
-            locked = lock.locked
+            lock = threading.RLock()
 
             def __enter__(self) -> None:
                 self.lock.acquire()
