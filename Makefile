@@ -50,7 +50,7 @@ SOURCES := setup.py pyproject.toml $(wildcard README.md) $(sort \
 C_SOURCES := $(wildcard csrc/*.[ch] csrc/*/*.[ch] tests/sim/*.[ch] tests/fuzz/*.c tests/bench/*.[ch] examples/*.c)
 
 .PHONY: always demo test test-all quick coverage portable-test proof soak bench bench-table check lint types \
-    docs venv clean
+    docs venv python-t clean
 
 demo: $(STAMPS)/packages-demo $(STAMPS)/demo
 	@cd $(VENV) && bin/python -m aiozerocopy demo -o $(CURDIR)/demo.mp4
@@ -89,6 +89,10 @@ proof: $(STAMPS)/packages-test $(STAMPS)/test
 # Streams over all kinds of links for hours, every byte compared.
 soak: $(STAMPS)/packages-test $(STAMPS)/test
 	@cd tests && $(BIN)/python -m soak --hours $(HOURS)
+
+# A free-threaded Python, which .ci/run uses where it finds it.
+python-t:
+	.make/python-t
 
 # How fast it is, beside others.
 bench: $(STAMPS)/bench

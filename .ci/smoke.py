@@ -1,6 +1,7 @@
 """Proves that an installed aiozerocopy works, with nothing but its dependencies."""
 
 import os
+import sys
 
 import anyio
 
@@ -23,7 +24,8 @@ async def main() -> None:
         tasks.start_soon(send, writer)
         await stream.receive_exactly(received)
     assert received == DATA
-    print(f"{len(received)} bytes arrived, from {azc.__file__}")
+    gil = "on" if getattr(sys, "_is_gil_enabled", lambda: True)() else "off"
+    print(f"{len(received)} bytes arrived, from {azc.__file__}: the GIL is {gil}")
 
 
 anyio.run(main)

@@ -62,7 +62,10 @@ def macros() -> list[tuple[str, str]]:
 debug = "-g" in os.environ.get("CFLAGS", "").split()
 strip = [] if debug or sys.platform == "darwin" else ["-Wl,-s"]
 
+FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-fvisibility=hidden"]
 free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+# (what cffi writes has it, and its part in setuptools gives it to the compiler, too)
+twice = ["-U_CFFI_NO_LIMITED_API"] if free_threaded else []
 
 ffibuilder = FFI()
 ffibuilder.cdef(declarations() + ours)
@@ -77,7 +80,7 @@ ffibuilder.set_source(
         for path in HERE.rglob(pattern)
     ),
     define_macros=macros(),
-    extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra", "-fvisibility=hidden"],
+    extra_compile_args=[*FLAGS, *twice],
     extra_link_args=strip,
     libraries=[] if sys.platform == "darwin" else ["pthread"],
     py_limited_api=not free_threaded,

@@ -6,6 +6,7 @@ A module imports those above it, never those below.
     failure         a failure that is remembered, to be raised again later
     extras          what is said where an optional package is missing
     pipe_size       how much a pipe holds
+    lock            a lock that a signal's exception never leaves taken
     binding         the C functions, as cffi offers them: the only file that sees cffi
     leases          memory lent to the program until it releases it: frames, pictures
     pins            a caller's buffer as memory that C may use
@@ -31,7 +32,6 @@ A module imports those above it, never those below.
 from __future__ import annotations
 
 import importlib
-import sys
 
 
 def _is_main_interpreter() -> bool:
@@ -53,14 +53,4 @@ if not _is_main_interpreter():
     raise ImportError(
         "aiozerocopy cannot be imported in a subinterpreter: its threads, and its "
         "handlers of fork and exit, belong to the whole process"
-    )
-
-# What is noted about borrowed memory has no locks: an exception may come between any
-# two of its lines, but no other thread at the same time.  cffi declares that what it
-# makes can do without the GIL, so importing our C part does not bring it back.
-if not getattr(sys, "_is_gil_enabled", lambda: True)():
-    raise ImportError(
-        "aiozerocopy needs the GIL, which is off here: set PYTHON_GIL=1, or start "
-        "Python as `python -X gil=1`",
-        name="aiozerocopy",
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOOK_AGAIN = 0.1  # seconds
+_has_gil = getattr(sys, "_is_gil_enabled", lambda: True)
 
 
 class Change:
@@ -65,10 +68,14 @@ class RemoteChange:
 
         It looks at each change, and also once in a while: what a signal's handler
         raises in a finalizer ends that finalizer, and Python tells nobody.
+
+        Without the GIL, what a thread drops that another one has made ends when that
+        one runs next.  If it sleeps, only the collector ends it: that is called at the
+        first look, the second, the fourth and so on.
         """
         if ready():
             return
-        loop = current_loop()
+        loop, looks = current_loop(), 0
         while True:
             event = anyio.Event()
             wake = partial(loop.call_in_loop, event.set)
@@ -78,11 +85,14 @@ class RemoteChange:
                     return
                 with anyio.move_on_after(LOOK_AGAIN):
                     await event.wait()
+                looks += not event.is_set()
+                if not (event.is_set() or looks & looks - 1 or _has_gil()):
+                    gc.collect()
             finally:
                 self._wakes.discard(wake)
 
     def happen(self) -> None:
         """Wake all who wait now."""
-        for wake in tuple(self._wakes):
+        for wake in list(self._wakes):
             with contextlib.suppress(RuntimeError):  # its loop has ended
                 wake()

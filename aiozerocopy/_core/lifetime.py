@@ -85,6 +85,7 @@ class Bound(Ready):
         # only while the stream is open and bound there.
         self._loop: Any = NOWHERE
         self._thread = 0
+        self._binders: list[int] = []  # threads; the first to begin has the stream
         self._key = object()  # by which the waiter knows this stream
         self._spent = 0  # of the budget, by calls that finished at once
         self._budget = 0  # see `Loop.budget`; 0 until the stream is bound
@@ -111,8 +112,10 @@ class Bound(Ready):
             raise error_of(-errno.ECHILD)
         waiter = self._waiter
         if waiter is None or not self._budget:
-            waiter = self._waiter = current_waiter()
-        elif not runs_here(waiter.loop):
+            self._binders.append(this_thread())
+            if self._binders[0] == this_thread():
+                waiter = self._waiter = current_waiter()
+        if waiter is None or not runs_here(waiter.loop):
             raise RuntimeError(
                 "the stream is used by another event loop; from another thread use "
                 "send_from_thread, or anyio.from_thread.run"

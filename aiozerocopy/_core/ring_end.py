@@ -211,7 +211,7 @@ class RingEnd(OfOneProcess):
 
     def is_unreserved(self) -> bool:
         """Is there no room that somebody can write to?"""
-        for key in tuple(self._mapping.rooms):
+        for key in list(self._mapping.rooms):
             if is_over(key):  # its finalizer was interrupted
                 _lose(self._mapping, [key])
         return not self._mapping.rooms

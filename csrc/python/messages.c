@@ -21,6 +21,7 @@ typedef struct attribute {
 } attribute;
 
 static attribute obj, nbytes, itemsize;
+static PyObject *nothing; /* no bytes */
 
 static bool find(attribute *it, const char *name) {
     PyObject *type = (PyObject *)&PyMemoryView_Type;
@@ -68,16 +69,14 @@ static Py_ssize_t total_of(PyObject *messages, PyObject *steady) {
     Py_ssize_t count = is_list ? PyList_Size(messages) : PyTuple_Size(messages);
     const PyTypeObject *known = NULL; /* the one that was looked up last */
     Py_ssize_t total = 0;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *one = is_list ? PyList_GetItem(messages, i)
-                                : PyTuple_GetItem(messages, i);
-        PyTypeObject *type = owner_type(one);
-        if (!type) return -1;
-        if (type != known && !is_steady(steady, type)) return -1;
+    for (Py_ssize_t i = 0; i < count && total >= 0; i++) {
+        PyObject *one = PySequence_GetItem(messages, i);
+        const PyTypeObject *type = one ? owner_type(one) : NULL;
+        bool is_known = type && (type == known || is_steady(steady, type));
+        Py_ssize_t n = is_known ? PyObject_Size(one) : -1;
+        total = n < 0 ? -1 : total + n; /* (-1 also: it has no dimension) */
         known = type;
-        Py_ssize_t n = PyObject_Size(one);
-        if (n < 0) return -1; /* it has no dimension */
-        total += n;
+        Py_DecRef(one);
     }
     return total;
 }
@@ -111,9 +110,7 @@ static bool holds_bytes(PyObject *memory) {
 
 /* NULL, without an exception: it is not to be copied here. */
 static PyObject *small_copy(PyObject *message, PyObject *steady) {
-    static PyObject *nothing;
-    if (!nothing) nothing = PyBytes_FromStringAndSize(NULL, 0);
-    Py_ssize_t n = nothing ? steady_size(message, steady) : -1;
+    Py_ssize_t n = steady_size(message, steady);
     PyObject *copy = NULL;
     if (n >= 0 && n <= COPY_UP_TO) copy = PySequence_Concat(nothing, message);
     if (!copy) PyErr_Clear(); /* (`pin` will say what is wrong) */
@@ -213,14 +210,16 @@ static PyObject *receive_at_once(PyObject *steady, PyObject *const *given,
 /* ---- giving back -------------------------------------------------------- */
 
 static bool is_pin(PyObject *view) {
-    return view != Py_None && !PyBytes_CheckExact(view) &&
-           !PyMemoryView_Check(view) && !PyTuple_Check(view);
+    return view != Py_None && !PyBytes_CheckExact(view) && !PyTuple_Check(view);
 }
 
+/* (Without the GIL another thread's memoryview would not end with its last reference.) */
 static PyObject *unpin(PyObject *release, PyObject *views) {
     PyObject *view;
     while ((view = PyObject_CallMethod(views, "pop", NULL))) {
-        if (is_pin(view))
+        if (PyMemoryView_Check(view))
+            Py_DecRef(PyObject_CallMethod(view, "release", NULL));
+        else if (is_pin(view))
             Py_DecRef(PyObject_CallFunctionObjArgs(release, view, NULL));
         Py_DecRef(view);
     }
@@ -239,7 +238,8 @@ void *azc_messages(void *steady, void *release) {
         {"receive_at_once", FAST(receive_at_once), NULL},
         {"unpin", unpin, METH_O, NULL},
     };
-    if (!find(&obj, "obj") || !find(&nbytes, "nbytes") ||
+    nothing = PyBytes_FromStringAndSize(NULL, 0);
+    if (!nothing || !find(&obj, "obj") || !find(&nbytes, "nbytes") ||
         !find(&itemsize, "itemsize"))
         return NULL;
     return Py_BuildValue("(NNNN)", PyCFunction_NewEx(&methods[0], steady, NULL),

@@ -20,6 +20,7 @@ import socket
 import struct
 import subprocess
 import sys
+import sysconfig
 import termios
 import threading
 import tty
@@ -51,6 +52,7 @@ from aiozerocopy._net.tls import TLSStream, secure
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 KINDS = ("pipe", "adopted", "fifo", "file", "pty", "unix", "tcp4", "tcp6", "cat")
 STALLING = tuple(kind for kind in KINDS if kind != "file")  # a reader holds these up
 EACH_WAY = ("adopted", "pty", "unix", "cat")  # one for each way in and out

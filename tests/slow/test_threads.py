@@ -1,0 +1,234 @@
+"""Several threads, each with its loop, that share a pool and give frames to each other.
+
+Without the GIL they do that at once.  Each byte is checked, and each buffer is changed
+the moment it is the caller's again.  AZC_THREADS_SECONDS=600 goes on for longer.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import queue
+import random
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from interruption import is_exported
+from links import linux_only
+from oracle import HEADER, Checker, message, poison
+
+import aiozerocopy as azc
+from aiozerocopy import sync
+
+pytestmark = linux_only
+
+SECONDS = float(os.environ.get("AZC_THREADS_SECONDS", "4"))
+ROUND = 1.0  # seconds: then every thread has another loop, and other streams
+LOOPS: tuple[tuple[str, dict[str, Any]], ...] = (
+    *(("asyncio", {}), ("asyncio", {"use_uvloop": True})),
+    *(("trio", {}), ("asyncio", {"debug": True})),
+)
+SIZES = (0, 500, 3_000, 70_000, 300_000)
+ids = itertools.count()  # of streams of messages
+
+
+def used(data: bytearray) -> None:
+    """It is ours again."""
+    assert not is_exported(data)
+    poison(data)
+
+
+class Numbered:
+    """The messages of one sender."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice, self._id, self._numbers = dice, next(ids), itertools.count()
+
+    def next(self) -> bytearray:
+        return message(self._id, next(self._numbers), self.dice.choice(SIZES))
+
+
+class Crowd:
+    """What the threads of one round share."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
+        self.end = time.monotonic() + ROUND
+        self.pool = azc.FramePool(HEADER.size + SIZES[-1], slots=5)
+        self.given: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.failed: list[BaseException] = []
+        self.threads: list[threading.Thread] = []
+
+    def begin(self, work: Callable[[], object]) -> threading.Thread:
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                self.failed.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        self.threads.append(thread)
+        return thread
+
+    # -- in a loop ----------------------------------------------------------------
+
+    async def send(self, stream: azc.SendStream) -> None:
+        mine = Numbered(random.Random(self.dice.random()))
+        ways = (
+            self.frame,
+            self.put,
+            self.alone,
+            self.pieces,
+            self.many,
+            self.cancelled,
+        )
+        while time.monotonic() < self.end:
+            await mine.dice.choice(ways)(stream, mine)
+            if mine.dice.random() < 0.02:
+                gc.collect()
+
+    async def _filled(self, data: bytearray) -> tuple[azc.Frame, memoryview]:
+        frame = await self.pool.acquire()
+        frame.view[: len(data)] = data
+        return frame, frame.view[: len(data)]
+
+    async def frame(self, stream: azc.SendStream, mine: Numbered) -> None:
+        frame, part = await self._filled(mine.next())
+        await stream.send(part)
+        poison(part)
+        self.given.put((frame, part))
+
+    async def put(self, stream: azc.SendStream, mine: Numbered) -> None:
+        frame, part = await self._filled(mine.next())
+        ticket = await stream.put(part)
+        self.given.put((frame, part, ticket))
+        del frame, part
+        await ticket
+
+    async def alone(self, stream: azc.SendStream, mine: Numbered) -> None:
+        data = mine.next()
+        await stream.send(mine.dice.choice((bytes, bytearray, memoryview))(data))
+        used(data)
+
+    async def pieces(self, stream: azc.SendStream, mine: Numbered) -> None:
+        data = mine.next()
+        await stream.send(
+            *(memoryview(data)[at : at + 9_000] for at in range(0, len(data), 9_000))
+        )
+        used(data)
+
+    async def many(self, stream: azc.SendStream, mine: Numbered) -> None:
+        messages = [mine.next() for _ in range(5)]
+        await stream.send_many(messages)
+        for data in messages:
+            used(data)
+
+    async def cancelled(self, stream: azc.SendStream, mine: Numbered) -> None:
+        data = Numbered(mine.dice).next()  # which arrives as a whole, or not at all
+        with anyio.move_on_after(mine.dice.random() / 1000):
+            await stream.send(data)
+        used(data)
+
+    async def both(self, sending: azc.SendStream, receiving: azc.ReceiveStream) -> None:
+        async def send() -> None:
+            await self.send(sending)
+            await anyio.to_thread.run_sync(other.join)
+            await sending.aclose()
+
+        other = self.begin(partial(self.from_thread, sending.send_from_thread))
+        checker = Checker()
+        async with receiving, anyio.create_task_group() as tasks:
+            tasks.start_soon(send)
+            async for data in receiving:
+                checker.feed(data)
+        checker.finish()
+
+    # -- in none ------------------------------------------------------------------
+
+    def from_thread(self, send: Callable[[bytearray], object]) -> None:
+        mine = Numbered(random.Random(self.dice.random()))
+        while time.monotonic() < self.end:
+            send(data := mine.next())
+            used(data)
+
+    def blocking(self) -> None:
+        """Three threads send, by a stream for threads, and this one receives."""
+
+        def wait(data: bytearray) -> None:
+            writer.put(data).wait()
+
+        reader, writer = sync.pipe()
+        checker = Checker()
+        senders = [
+            self.begin(partial(self.from_thread, send))
+            for send in (writer.send, writer.send, wait)
+        ]
+
+        def close() -> None:
+            for each in senders:
+                each.join()
+            writer.close()
+
+        with reader:
+            self.begin(close)
+            for data in reader:
+                checker.feed(data)
+        checker.finish()
+
+    def drop(self) -> None:
+        """What other threads have given away ends here."""
+        while self.given.get() is not None:
+            pass
+
+    def fork(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads, and a fork
+            if (child := os.fork()) == 0:
+                os._exit(0)
+        os.waitpid(child, 0)
+
+
+def play(crowd: Crowd) -> None:
+    pairs = [
+        azc.pipe() if n % 2 else azc.socketpair(peer="reads") for n in range(len(LOOPS))
+    ]
+    for n, (backend, options) in enumerate(LOOPS):
+        receiving, sending = pairs[n][0], pairs[n - 1][1]
+        run = partial(
+            anyio.run,
+            crowd.both,
+            sending,
+            receiving,
+            backend=backend,
+            backend_options=options,
+        )
+        crowd.begin(run)
+    crowd.begin(crowd.blocking)
+    crowd.fork()
+    dropping = threading.Thread(target=crowd.drop)
+    dropping.start()
+    for thread in crowd.threads:  # which grow meanwhile
+        thread.join()
+    crowd.given.put(None)
+    dropping.join()
+    assert not crowd.failed, crowd.failed
+    assert crowd.pool.stats.free == 5
+
+
+@pytest.mark.timeout(60 + 3 * SECONDS)
+def test_threads_with_their_loops() -> None:
+    pytest.importorskip("uvloop")
+    seed = int(os.environ.get("AZC_SEED", time.time_ns() % 1_000_000))
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        play(Crowd(dice))
