@@ -50,6 +50,7 @@ class _Terms(NamedTuple):
 # By key.
 _leases: dict[int, _Terms] = {}
 _numbers = itertools.count(1)
+exchange = lib.azc_exchange
 
 
 # Instances of a subclass of int are tracked unless this is called for each.
@@ -130,14 +131,14 @@ class Slots:
     def claim(self, terms: _Terms) -> int | None:
         """Lease a free slot and return its key: the next in a circle, or the one of
         the last time, whose memory is still in the processor's caches."""
-        count = len(self._keys)
+        keys, count = self._keys, len(self._keys)
         for i in range(self._next, self._next + count):
-            slot, last = self._keys + i % count, self._keys[i % count]
+            last = keys[i % count]
             if not is_over(last):
                 continue
             key = next(_numbers)
             _leases[key] = terms  # (first: what is not there is over)
-            if lib.azc_exchange(slot, last, key):
+            if exchange(keys + i % count, last, key):
                 self._next = (i + self._in_circle) % count
                 return key
             _leases.pop(key)  # another thread, or a signal's handler, was quicker
