@@ -155,12 +155,16 @@ def write(
     return film.written_to
 
 
-def _in_one(film: ffmpeg.Reader[Frame]) -> npt.NDArray[Any]:
-    """All frames of a film as one array."""
+def _read(film: ffmpeg.Reader[Frame]) -> npt.NDArray[Any]:
     return run(_all_of, film)
 
 
-read: Final = opens(_in_one, ffmpeg.Reader)
+read: Final = opens(_read, ffmpeg.Reader)
+read.__name__ = read.__qualname__ = "read"
+read.__doc__ = """All frames of a film as one array, with the arguments of `Reader`.
+
+Raises: as `aiozerocopy.ffmpeg.Reader`; ModuleNotFoundError without NumPy.
+"""
 
 
 async def _all_of(film: ffmpeg.Reader[Frame]) -> npt.NDArray[Any]:

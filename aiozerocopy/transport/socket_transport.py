@@ -4,8 +4,8 @@ control; `reading` has the rest of its life.
 The path of one write
     `write` calls `send_at_once` in C, which sends at once if nothing is queued.  What
     is left stays in C's queue, in order, and the pump sends it, without the loop and
-    without the GIL.  Nothing is copied, except buffers that are so small that a copy is
-    cheaper than to borrow them.
+    without the GIL.  Nothing is copied, except a small bytearray, or a memoryview of
+    one, for which a copy is cheaper than to borrow it.
 
 The states of a buffer, and who owns it
     out       the caller's again when `write` returns: most are
@@ -104,8 +104,8 @@ class SocketTransport(Reading):
         """Send the bytes of any C-contiguous buffer, after all that was written before.
 
         What is not out when this returns is borrowed: it must not be changed before
-        `drained`, or ``drain`` of the `StreamWriter`, has returned.  (Up to 4 KiB are
-        copied instead, and so are yours at once.)
+        `drained`, or ``drain`` of the `StreamWriter`, has returned.  (A bytearray of up
+        to 4 KiB, or a memoryview of one, is copied instead, and so is yours at once.)
 
         After the connection was lost nothing is sent, and `drained` raises.
 
