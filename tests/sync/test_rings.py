@@ -1,5 +1,6 @@
 """Rings for threads."""
 
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,6 +63,10 @@ def test_records_come_in_order(ends: tuple[sync.Ring, sync.Ring]) -> None:
         sender.send(b"late")
 
 
+@pytest.mark.skipif(
+    sys.version_info < (3, 11),
+    reason="a signal may come before what a call has returned is stored",
+)
 def test_storm_of_signals_loses_no_record(tmp_path: Path) -> None:
     code = """
         warnings.filterwarnings("ignore", message=".*never awaited")
