@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from interruption import Interruption
-from links import linux_only
+from links import cut_short, linux_only, meanwhile
 from xserver import COLOURS, HEIGHT, SIZE, WIDTH, Painter, Server, as_bytes, x_server
 
 import aiozerocopy as azc
@@ -265,10 +265,8 @@ async def test_cancelled_wait_for_damage_loses_none(
 
         async def wait_stopped(*arguments: Any) -> None:
             with stopped(server):
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(waiting, *arguments)
+                async with cut_short(waiting, *arguments):
                     await anyio.wait_all_tasks_blocked()
-                    tasks.cancel_scope.cancel()
             scope.cancel()
             await anyio.lowlevel.checkpoint()
 
@@ -332,8 +330,7 @@ async def test_grab_waits_for_a_slot(each_server: tuple[str, Server]) -> None:
         first, second = await screen.grab(), await screen.grab()
         part = second.array[3:5]
         second.release()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(grab)
+        async with meanwhile(grab):
             await anyio.wait_all_tasks_blocked()
             assert screen.pool.stats.waiting == 1
             assert not got
@@ -368,11 +365,9 @@ async def test_picture_that_comes_in_pieces() -> None:
                 for number, colour in enumerate(COLOURS):
                     assert [*content[90 * number, 100 * number]] == as_bytes(colour)
                 for after in range(0, 60, 6):
-                    async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(screen.grab)
+                    async with cut_short(screen.grab):
                         for _ in range(after):
                             await anyio.lowlevel.checkpoint()
-                        tasks.cancel_scope.cancel()
                     with await screen.grab() as picture:
                         assert (colours(picture) == content).all()
                 assert screen.pool.stats.free == 3
@@ -383,10 +378,8 @@ async def test_slot_of_a_cancelled_grab_stays_taken_until_the_server_has_answere
 ) -> None:
     async with capture.X11Screen(server.name, slots=1) as screen:
         with stopped(server):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(screen.grab)
+            async with cut_short(screen.grab):
                 await anyio.wait_all_tasks_blocked()
-                tasks.cancel_scope.cancel()
             assert screen.pool.stats.free == 0
         connection = screen._connection
         assert connection is not None

@@ -12,12 +12,11 @@ from answering import Answering
 from gates import Gate
 from links import (
     Link,
-    attempt,
+    attempting,
     cancelled_at,
     open_link,
     open_unread,
     others_wait,
-    wait_for_file,
 )
 from oracle import payload
 
@@ -49,8 +48,6 @@ def source(
 ) -> Iterator[tuple[Link, bytes]]:
     data = bytes(payload(11, SIZE))
     with open_unread(request.param, tmp_path, data) as link:
-        if link.kind == "file":
-            wait_for_file(link, len(data))
         yield link, data
 
 
@@ -210,8 +207,7 @@ async def test_ended_while_somebody_waits(
 ) -> None:
     pictures, writer = empty
     pictures.begin_some(1)
-    async with anyio.create_task_group() as tasks:
-        taking = attempt(tasks, pictures.take)
+    async with attempting(pictures.take) as taking:
         await others_wait()
         if given_up:
             pictures.clear()

@@ -16,7 +16,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 import scripts
-from links import begun, everything, is_gone, linux_only, others_wait
+from links import begun, everything, is_gone, linux_only, meanwhile, others_wait
 
 import aiozerocopy as azc
 from aiozerocopy import process as module
@@ -357,8 +357,7 @@ async def test_end_says_what_could_not_be_sent() -> None:
             await child.aclose()
         assert caught.value.returncode == 3
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(close)
+    async with meanwhile(close):
         await begun(child.stdin, 2)  # the second is the flush
         child.send_signal(signal.SIGUSR1)
     assert child.returncode == 3

@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 import pytest
-from links import is_trio, others_wait, until
+from links import cut_short, is_trio, meanwhile, others_wait, until
 from unread import SIZE, Unread
 
 import aiozerocopy as azc
@@ -117,11 +117,9 @@ async def test_a_start_that_is_interrupted_leaves_nothing_watched(
 
 async def test_who_gave_up_is_not_woken(busy: list[Busy]) -> None:
     busy.append(it := Busy())
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(it.waiter.wait, it.operation)
+    async with cut_short(it.waiter.wait, it.operation):
         await others_wait()
         assert it.operation._listeners
-        tasks.cancel_scope.cancel()
     assert not it.operation._listeners
     await it.read()
     it.waiter.leave(it.key)
@@ -367,8 +365,7 @@ class Wire:
 
     async def receive_late(self) -> None:
         """... while this thread, which is the loop's, waits for the peer."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.stream.receive_exactly, self.received)
+        async with meanwhile(self.stream.receive_exactly, self.received):
             await others_wait()
             thread = self.write()
             assert self.has_written.wait(20)

@@ -29,7 +29,7 @@ from ffmpegs import (
     seen,
 )
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
-from links import until
+from links import meanwhile, until
 
 import aiozerocopy as azc
 from aiozerocopy.broadcast import ClientTooSlow
@@ -70,8 +70,7 @@ async def send_all(encoder: Encoder, pictures: Iterable[Any]) -> None:
 
 async def film_of(encoder: Encoder, pictures: Iterable[Any]) -> bytes:
     """The chunks, one after the other."""
-    async with encoder, anyio.create_task_group() as tasks:
-        tasks.start_soon(send_all, encoder, pictures)
+    async with encoder, meanwhile(send_all, encoder, pictures):
         film = b"".join([chunk async for chunk in encoder])
     return film
 
@@ -210,8 +209,7 @@ async def test_a_slow_taker_is_waited_for(ffmpeg: str) -> None:
                 sent += 1
         assert waited.cancelled_caught
         assert encoder.returncode is None
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(encoder.finish)
+        async with meanwhile(encoder.finish):
             film = b"".join([chunk async for chunk in encoder])
     assert len(played(film, ffmpeg)) == sent
 

@@ -13,7 +13,7 @@ import pytest
 from anyio import EndOfStream
 from anyio.streams.stapled import StapledByteStream
 from interruption import Interruption
-from links import attempt, others_wait, until
+from links import attempt, attempting, meanwhile, others_wait, until
 from live import Live
 
 import aiozerocopy as azc
@@ -56,8 +56,7 @@ class Viewer:
         """The numbers of all frames until the stream ends."""
         self.client.detach()
         numbers = []
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.near.send_eof)
+        async with meanwhile(self.near.send_eof):
             with contextlib.suppress(EndOfStream):
                 while True:
                     numbers.append((await self.receive())[1])
@@ -170,8 +169,7 @@ async def test_others_send_between_two_frames(studio: Studio) -> None:
     viewer, other = (studio.viewer(policy="drop_oldest") for _ in range(2))
     sender = azc.FrameSender(viewer.near)
     await studio.publish(1, size=1000)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(sender.send, picture(2, 4 * BIG))
+    async with meanwhile(sender.send, picture(2, 4 * BIG)):
         await others_wait()
         await studio.publish(3, size=1000)
         assert await viewer.numbers(3) == [1, 2, 3]
@@ -301,8 +299,7 @@ async def test_drop_oldest_keeps_as_many_as_its_limit(studio: Studio) -> None:
 async def test_block_waits_for_room(studio: Studio) -> None:
     viewer, other = studio.viewer(policy="block", limit=2), studio.viewer()
     await studio.publish(0, 1, 2)
-    async with anyio.create_task_group() as tasks:
-        publishing = attempt(tasks, studio.publish, 3)
+    async with attempting(studio.publish, 3) as publishing:
         await others_wait()
         assert not publishing.done
         assert other.client.stats.dropped == 2  # the others do not wait for it
@@ -689,8 +686,7 @@ async def test_client_that_is_detached_as_another_fails(studio: Studio) -> None:
 async def test_client_that_leaves_inside_of_a_frame(studio: Studio) -> None:
     gone = studio.viewer()
     await studio.publish(1, 2)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(gone.client.wait_closed)
+    async with meanwhile(gone.client.wait_closed):
         await gone.far.receive(1000)
         gone.far.abort()
     assert isinstance(gone.client.error, azc.StreamBroken)
@@ -716,8 +712,7 @@ async def test_detached_client_completes_what_has_begun(studio: Studio) -> None:
     await viewer.client.wait_closed()
     await studio.publish(3)
     assert viewer.client.stats.queued == 0
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(viewer.near.send_eof)
+    async with meanwhile(viewer.near.send_eof):
         assert await viewer.receive() == (0, 1)
         with pytest.raises(EndOfStream):
             await viewer.receiver.receive()
@@ -743,8 +738,7 @@ async def test_aclose_waits_for_what_is_on_its_way() -> None:
 async def test_aclose_ends_a_publish_that_waits(studio: Studio) -> None:
     studio.viewer(policy="block")
     await studio.publish(1, 2)
-    async with anyio.create_task_group() as tasks:
-        publishing = attempt(tasks, studio.publish, 3)
+    async with attempting(studio.publish, 3) as publishing:
         await others_wait()
         await studio.hub.aclose(0)
     assert publishing.done
@@ -786,8 +780,7 @@ async def test_foreign_stream_is_fed_by_wait_closed(studio: Studio) -> None:
     client = studio.hub.attach(StapledByteStream(near, near))
     viewer = Viewer(client, near, far)
     studio.viewers.append(viewer)
-    async with anyio.create_task_group() as tasks:
-        waiting = attempt(tasks, client.wait_closed)
+    async with attempting(client.wait_closed) as waiting:
         for number in range(3):
             await studio.publish(number)
             assert await viewer.receive() == (number, number)

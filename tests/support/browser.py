@@ -16,6 +16,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+from links import cut_short
 
 from aiozerocopy.broadcast import Broadcast
 
@@ -280,7 +281,5 @@ async def publishing(
             await hub.publish(frame, pixel_format=pixel_format)
             await anyio.sleep(1 / 30)
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(publish)
+    async with cut_short(publish):
         yield
-        tasks.cancel_scope.cancel()

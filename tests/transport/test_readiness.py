@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from links import others_wait, until
 from oracle import payload
-from transports import End, Recorder, both_loops, opened
+from transports import Echo, End, Recorder, both_loops, opened
 
 from aiozerocopy.transport import readiness, reading
 
@@ -75,12 +75,6 @@ async def test_a_read_asks_for_more_while_there_is_more(
         end.peer.send(b"x" * 999)
         end.transport._readable()
         assert end.transport._size == 1000
-
-
-class Echo(Recorder):
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self.transport.write(data)
 
 
 async def test_the_functions_that_one_echo_calls() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 from asgi_server import HTTP, WEBSOCKET, Call, calling
-from links import others_wait, until
+from links import meanwhile, others_wait, until
 from web_client import BIG, HEADER, needs_jpeg, number_of, picture
 
 from aiozerocopy import web
@@ -226,8 +226,7 @@ def test_it_can_be_made_before_there_is_a_loop(path: str) -> None:
 async def test_its_own_lifespan(hub: Broadcast) -> None:
     app = web.app(hub)
     life = Call({"type": "lifespan"}, "/")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(life.run, app)
+    async with meanwhile(life.run, app):
         life.tell("lifespan.startup")
         await until(lambda: life.kinds == ["lifespan.startup.complete"])
         async with calling(app, WEBSOCKET, "/raw") as call:
