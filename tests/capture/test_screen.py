@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from interruption import Interruption
-from links import cut_short, linux_only, meanwhile
+from links import attempting, cut_short, linux_only, meanwhile
 from xserver import COLOURS, HEIGHT, SIZE, WIDTH, Painter, Server, as_bytes, x_server
 
 import aiozerocopy as azc
@@ -86,9 +86,7 @@ async def shown(server: Server, *arguments: Any, **options: Any) -> Any:
 # ---- what is in a picture ---------------------------------------------------------
 
 
-async def test_picture_is_what_is_on_the_screen(
-    each_server: tuple[str, Server],
-) -> None:
+async def test_picture_shows_the_screen(each_server: tuple[str, Server]) -> None:
     lane, server = each_server
     with Painter(server.name) as painter:
         paint(painter)
@@ -292,9 +290,7 @@ async def test_no_account_of_damage_is_said(plain_server: Server) -> None:
 # ---- time -------------------------------------------------------------------------
 
 
-async def test_frames_come_at_their_rate_and_late_ones_are_left_out(
-    server: Server,
-) -> None:
+async def test_frames_come_at_their_rate_and_late_ones_do_not(server: Server) -> None:
     async with capture.X11Screen(server.name) as screen:
         pictures = screen.frames(rate=100)
         began = anyio.current_time()
@@ -459,15 +455,11 @@ async def test_server_killed_while_somebody_waits(extension: str) -> None:
                 picture = await screen.grab()
                 pictures = screen.frames(damage=True)
                 (await anext(pictures)).release()
-                async with anyio.create_task_group() as tasks:
-
-                    async def wait() -> None:
-                        with pytest.raises(capture.ScreenLost, match="has gone"):
-                            await anext(pictures)
-
-                    tasks.start_soon(wait)
+                async with attempting(anext, pictures) as waiting:
                     await anyio.wait_all_tasks_blocked()
                     server.kill()
+                assert isinstance(waiting.error, capture.ScreenLost)
+                assert "has gone" in str(waiting.error)
                 with pytest.raises(capture.ScreenLost, match="has gone"):
                     await screen.grab()
                 assert (picture.array[..., :3] == as_bytes(0x10FF20)).all()

@@ -530,9 +530,8 @@ async def test_when_the_sinks_reader_leaves(kind: str, to: str) -> None:
 async def test_the_reader_leaves_while_the_source_is_silent() -> None:
     async with azc.pipe() as (source, feeder):
         reader, sink = azc.pipe()
-        async with anyio.create_task_group() as tasks:
-            two = Two(source, sink)
-            tasks.start_soon(two.run)
+        two = Two(source, sink)
+        async with meanwhile(two.run):
             await until(lambda: source._in.stats().waits)
             await reader.aclose()
             await until(lambda: two.error)
@@ -547,9 +546,8 @@ async def test_a_source_that_breaks_leaves_the_sink_well() -> None:
         source = azc.wrap_socket(listener.accept()[0])
     async with source, azc.pipe() as (reader, sink):
         peer.sendall(b"some")
-        async with anyio.create_task_group() as tasks:
-            two = Two(source, sink)
-            tasks.start_soon(two.run)
+        two = Two(source, sink)
+        async with meanwhile(two.run):
             assert await reader.receive() == b"some"
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             peer.close()
@@ -704,9 +702,8 @@ async def test_a_lost_fd(lost: str, tmp_path: Path) -> None:
     strange.write_bytes(b"none of ours")
     async with azc.pipe() as (source, feeder):
         reader, sink = azc.pipe()
-        async with anyio.create_task_group() as tasks:
-            two = Two(source, sink)
-            tasks.start_soon(two.run)
+        two = Two(source, sink)
+        async with meanwhile(two.run):
             await until(lambda: source._in.stats().waits)
             number = (source if lost == "source" else sink).fileno()
             fd = os.open(strange, os.O_RDWR)

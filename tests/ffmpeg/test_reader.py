@@ -17,7 +17,7 @@ import pytest
 from ffmpegs import frames_of, needed
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
 from gates import Gate
-from links import cut_short, until
+from links import attempting, cut_short, until
 
 import aiozerocopy as azc
 from aiozerocopy.ffmpeg import FFmpegError, Reader, find_ffmpeg, reader
@@ -268,9 +268,7 @@ async def test_source_that_may_not_open_twice(tmp_path: Path) -> None:
         (await film.receive()).release()
 
 
-async def test_ctrl_c_in_the_terminal_is_not_for_ffmpeg(
-    ffmpeg: str, tmp_path: Path
-) -> None:
+async def test_ctrl_c_is_not_for_ffmpeg(ffmpeg: str, tmp_path: Path) -> None:
     async with Reader(numbered(tmp_path / "a.mkv"), ffmpeg=ffmpeg) as film:
         assert os.getpgid(film.pid) == film.pid
 
@@ -491,16 +489,12 @@ async def test_no_frame_of_a_shared_pool_comes_ahead(tmp_path: Path) -> None:
 @pytest.mark.every_loop
 async def test_one_task_at_a_time(gate: Gate, tmp_path: Path) -> None:
     async with Reader(numbered(tmp_path / "a.mkv", 3, LARGE)) as film:
-        async with anyio.create_task_group() as tasks:
-
-            async def receive() -> None:
-                (await film.receive()).release()
-
-            tasks.start_soon(receive)
+        async with attempting(film.receive) as receiving:
             await gate.until_begun()
             with pytest.raises(anyio.BusyResourceError):
                 await film.receive()
             gate.open()
+        receiving.result.release()
         assert film.pool
         assert film.pool.stats.free == 2  # one is the next frame's
 

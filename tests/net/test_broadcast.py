@@ -70,9 +70,10 @@ class Studio:
         self.hub = hub
         self.viewers: list[Viewer] = []
 
-    def viewer(self, **options: Any) -> Viewer:
+    def viewer(self, foreign: bool = False, **options: Any) -> Viewer:
         near, far = azc.socketpair()
-        viewer = Viewer(self.hub.attach(near, **options), near, far)
+        stream: Any = StapledByteStream(near, near) if foreign else near
+        viewer = Viewer(self.hub.attach(stream, **options), near, far)
         self.viewers.append(viewer)
         return viewer
 
@@ -364,9 +365,7 @@ async def test_bad_options(studio: Studio, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("policy", ["latest", "drop_oldest"])
-async def test_after_a_drop_nothing_before_the_next_key(
-    studio: Studio, policy: str
-) -> None:
+async def test_after_a_drop_nothing_before_a_key(studio: Studio, policy: str) -> None:
     viewer = studio.viewer(policy=policy, limit=2)
     await studio.publish(9, key=False)  # the first is a key, too
     assert viewer.client.stats.dropped == 1
@@ -609,9 +608,7 @@ async def test_slow_encoder_needs_the_block_of_the_hub(studio: Studio) -> None:
 # ---- memory -------------------------------------------------------------------------
 
 
-async def test_pool_frame_is_leased_until_the_last_client_has_it(
-    studio: Studio,
-) -> None:
+async def test_pool_frame_is_leased_until_all_have_it(studio: Studio) -> None:
     viewers = [studio.viewer(), studio.viewer()]
     with FramePool(BIG, slots=2) as pool:
         await studio.publish_slot(pool, 9)
@@ -776,10 +773,8 @@ async def test_publishing_tasks_take_turns(studio: Studio) -> None:
 
 @pytest.mark.every_loop
 async def test_foreign_stream_is_fed_by_wait_closed(studio: Studio) -> None:
-    near, far = azc.socketpair()
-    client = studio.hub.attach(StapledByteStream(near, near))
-    viewer = Viewer(client, near, far)
-    studio.viewers.append(viewer)
+    viewer = studio.viewer(foreign=True)
+    client = viewer.client
     async with attempting(client.wait_closed) as waiting:
         for number in range(3):
             await studio.publish(number)
@@ -787,7 +782,7 @@ async def test_foreign_stream_is_fed_by_wait_closed(studio: Studio) -> None:
         await until(lambda: not client.stats.queued)
         await studio.publish(3, 4, 5)
         assert await viewer.numbers(2) == [3, 5]
-        far.abort()
+        viewer.far.abort()
         await studio.publish(6)
         await until(lambda: waiting.done)
     assert isinstance(client.error, azc.StreamBroken)
@@ -816,9 +811,7 @@ async def test_foreign_stream_that_nobody_can_feed_is_forgotten(studio: Studio) 
 @pytest.mark.every_loop
 @pytest.mark.parametrize("how", ["deadline", "cancel"])
 async def test_foreign_stream_that_is_stuck(studio: Studio, how: str) -> None:
-    near, far = azc.socketpair()
-    client = studio.hub.attach(StapledByteStream(near, near), deadline=0.005)
-    studio.viewers.append(Viewer(client, near, far))
+    client = studio.viewer(foreign=True, deadline=0.005).client
     async with anyio.create_task_group() as tasks:
         waiting = attempt(tasks, client.wait_closed)
         await studio.publish(1, size=4 * BIG)

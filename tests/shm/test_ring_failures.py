@@ -14,7 +14,6 @@ import socket
 import subprocess
 import threading
 import time
-import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 import anyio
 import pytest
 import scripts
-from links import attempting, linux_only, meanwhile, others_wait, refusing, until
+from links import attempting, fork, linux_only, meanwhile, others_wait, refusing, until
 from ring_peer import (
     ANSWER,
     ASK,
@@ -266,10 +265,7 @@ async def test_listener_says_whom_it_has_turned_away(
 
 def visit_as_nobody(path: str) -> int:
     """Ask for a ring as another user; the status in the answer."""
-    with warnings.catch_warnings():  # 3.12 and later warn of threads
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
+    if (pid := fork()) == 0:
         try:
             os.setuid(65_534)
             with visiting(Path(path)) as sock:
@@ -352,9 +348,7 @@ async def test_time_is_over(tmp_path: Path) -> None:
             await azc.shm.connect_ring(tmp_path / "ring", timeout=0.01)
 
 
-async def test_who_comes_while_another_is_taken_connects_to_the_next(
-    tmp_path: Path,
-) -> None:
+async def test_late_visitor_connects_to_the_next(tmp_path: Path) -> None:
     """A listener that has its ring closes, with whoever waits in its backlog."""
     path = tmp_path / "ring"
     with socket.socket(*RING_SOCKET) as busy:

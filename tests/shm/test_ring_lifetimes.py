@@ -297,13 +297,7 @@ every_loop = pytest.mark.parametrize(
 
 
 def program(code: str, *arguments: str) -> tuple[str, str]:
-    """What it says and complains of."""
-    under = ("env", "MALLOC_PERTURB_=165")
-    process = scripts.start(TOOLS + code, *arguments, warnings="always", under=under)
-    status, said, complained = scripts.finish(process)
-    assert status == 0, complained
-    assert "Traceback" not in complained
-    return said, complained
+    return scripts.perturbed(TOOLS + code, *arguments)
 
 
 @every_loop

@@ -16,6 +16,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import pytest
 from links import cut_short
 
 from aiozerocopy.broadcast import Broadcast
@@ -51,6 +52,9 @@ AS_GPU = (
 def find() -> str | None:
     """A Chromium on the PATH."""
     return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+NEEDED = pytest.mark.skipif(find() is None, reason="needs Chromium")
 
 
 class BrowserError(Exception):

@@ -25,6 +25,7 @@ import termios
 import threading
 import tty
 import types
+import warnings
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -561,6 +562,12 @@ async def everything(stream: ReceiveStream | None) -> bytes:
     """All that comes until the end."""
     assert stream is not None
     return b"".join([data async for data in stream])
+
+
+def fork() -> int:
+    with warnings.catch_warnings():  # 3.12 and later warn of threads
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def is_gone(pid: int) -> bool:
