@@ -160,9 +160,7 @@ async def test_aclose_tells_of_a_put_that_failed() -> None:
     await one.aclose()
 
 
-async def test_exception_in_the_block_is_not_hidden(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_exception_in_a_block_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiozerocopy.testing._memory.LINGER", 0.01)
     with pytest.raises(ZeroDivisionError):
         async with memory_pair(10) as (one, other):

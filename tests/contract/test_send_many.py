@@ -68,9 +68,7 @@ async def test_cancel_cuts_between_messages(
     assert 0 < checker.counts[1] < count
 
 
-async def test_size_that_changes_once_it_is_queued(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_size_changes_once_it_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread may do that: a cancel cuts as if it had not, and nothing comes after."""
     monkeypatch.setattr(sending, "nbytes", lambda message: len(message) + 5_001)
     batch = [bytes([n % 256]) * 1_000 for n in range(500)]

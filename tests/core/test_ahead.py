@@ -112,9 +112,7 @@ async def test_cancel_at_every_await_loses_nothing(source: tuple[Link, bytes]) -
 
 
 @pytest.mark.parametrize("n", [1, SMALL.yuv_bytes, 2 * SMALL.yuv_bytes + 5])
-async def test_what_was_received_before_comes_first(
-    source: tuple[Link, bytes], n: int
-) -> None:
+async def test_what_came_before_comes_first(source: tuple[Link, bytes], n: int) -> None:
     link, data = source
     async with link.receiver() as stream:
         begun = bytearray(n)

@@ -71,9 +71,7 @@ async def test_slot_comes_back_with_its_last_view(ends: Any) -> None:
 
 
 @pytest.mark.parametrize("whole", [0, 1, 5])
-async def test_rest_of_a_record_is_told_after_the_last_batch(
-    whole: int, ends: Any
-) -> None:
+async def test_rest_of_a_record_is_told_at_the_end(whole: int, ends: Any) -> None:
     reader, writer = ends
     data = bytes(payload(1, whole * 8 + 3))
     await writer.send(data)

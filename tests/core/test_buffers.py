@@ -380,9 +380,7 @@ async def test_memory_that_ends_in_the_middle(
         assert error.errno == errno.EFAULT
 
 
-async def test_rescue_of_memory_without_a_file(
-    link: Link, beyond_the_end: mmap.mmap
-) -> None:
+async def test_rescue_without_a_file(link: Link, beyond_the_end: mmap.mmap) -> None:
     received = bytearray()
     async with reading(link, received.extend, start=False) as reader:
         stream = link.sender()

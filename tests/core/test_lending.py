@@ -298,9 +298,7 @@ class TestUntilItIsRead:
                 assert_same(got, bytes(payload(1, SIZE)) * 3)
                 assert [SIZE < end <= 2 * SIZE for end in came] == [True]
 
-    async def test_a_copy_behind_it_does_not_wait_for_the_reader(
-        self, lent: Lend
-    ) -> None:
+    async def test_a_copy_behind_it_waits_for_no_reader(self, lent: Lend) -> None:
         async with lent() as link:
             ticket = await link.stream.put(link.frame.view[: link.part])
             await link.read(32 << 10)
@@ -329,9 +327,7 @@ class TestUntilItIsRead:
 
 
 class TestTakenBack:
-    async def test_after_a_cancel_the_reader_sees_the_old_bytes(
-        self, lent: Lend
-    ) -> None:
+    async def test_after_a_cancel_the_reader_sees_old_bytes(self, lent: Lend) -> None:
         async with lent() as link:
             await cancel_halfway(link.stream, link.frame)
             assert_same(link.frame.view, payload(1, SIZE))  # it is as it was
@@ -406,9 +402,7 @@ class TestTakenBack:
         for fd in (*strange, numbers[end]):
             os.close(fd)
 
-    async def test_another_stream_with_the_same_frame_sees_nothing_of_it(
-        self, lent: Lend
-    ) -> None:
+    async def test_another_stream_of_the_frame_sees_nothing(self, lent: Lend) -> None:
         async with lent() as link, lent() as other:
             async with meanwhile(other.stream.send, link.frame):
                 await begun(other.stream)
@@ -577,9 +571,7 @@ class TestRefused:
             ("socket", "pipe2:error=EMFILE"),
         ],
     )
-    async def test_a_kernel_that_refuses_gets_copies(
-        self, kind: str, fault: str
-    ) -> None:
+    async def test_kernel_that_refuses_gets_copies(self, kind: str, fault: str) -> None:
         for when in (":when=1", ":when=3+"):
             if when == ":when=3+" and fault.startswith("pipe2"):
                 continue  # it is opened once

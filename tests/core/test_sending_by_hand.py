@@ -251,9 +251,7 @@ class TestBinding:
         asyncio.run(enter_twice())
         assert stream.stats.messages_sent == 1
 
-    async def test_its_budget_is_of_calls_and_of_pages(
-        self, stream: SendStream
-    ) -> None:
+    async def test_its_budget_is_of_calls_and_pages(self, stream: SendStream) -> None:
         stream._enter()
         stream._budget = 4
         spent = [stream._budget_is_spent(0) for _ in range(8)]

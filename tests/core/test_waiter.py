@@ -158,9 +158,7 @@ async def test_a_shielded_wait_ends_in_time(busy: list[Busy]) -> None:
     it.waiter.leave(it.key)
 
 
-async def test_an_asyncio_task_that_is_cancelled_in_a_shielded_wait(
-    busy: list[Busy],
-) -> None:
+async def test_an_asyncio_task_cancelled_in_a_shielded_wait(busy: list[Busy]) -> None:
     if is_trio():
         pytest.skip("asyncio's own cancel knows no scopes")
     busy.append(it := Busy())
@@ -292,9 +290,7 @@ class TestRemoteChange:
             await it.wait(lambda: next(answers))
         assert not it._wakes
 
-    async def test_it_looks_once_in_a_while(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_it_looks_now_and_then(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(change, "LOOK_AGAIN", 0.001)
         answers = iter([False] * 5 + [True])
         with anyio.fail_after(10):

@@ -528,9 +528,7 @@ async def test_no_frame_is_no_film(ffmpeg: str, tmp_path: Path, name: str) -> No
     assert os.listdir(tmp_path) == []
 
 
-async def test_ffmpeg_that_does_not_work(
-    pretend: Callable[[str], str], tmp_path: Path
-) -> None:
+async def test_broken_ffmpeg(pretend: Callable[[str], str], tmp_path: Path) -> None:
     with pytest.raises(FFmpegError, match="does not work: it lists no encoders"):
         await Writer(tmp_path / "a.mp4", (64, 48), ffmpeg=pretend("exit 3"))
     assert os.listdir(tmp_path) == ["pretended"]

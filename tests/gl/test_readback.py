@@ -620,9 +620,7 @@ def test_a_lost_context_is_reported(context: Any, name: str, code: int) -> None:
                 readback.submit(framebuffer)
 
 
-def test_a_real_gl_error_is_named(
-    context: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_real_gl_error_is_named(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiozerocopy.gl._functions.UNSIGNED_BYTE", 1)
     with scene.painted(context, scene.noise(*SIZE)) as framebuffer:
         with gl.Readback(context, SIZE) as readback:

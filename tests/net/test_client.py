@@ -417,9 +417,7 @@ async def test_an_attempt_that_takes_too_long() -> None:
             await client.receive()
 
 
-async def test_certificate_of_somebody_else(
-    tls: tuple[ssl.SSLContext, ssl.SSLContext],
-) -> None:
+async def test_strange_certificate(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     context, trusting = tls
 
     async def show(stream: Any) -> None:

@@ -185,9 +185,7 @@ def has_addresses(
 
 @pytest.mark.every_loop
 @linux_only
-async def test_who_does_not_answer_is_overtaken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_silent_one_is_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
     has_addresses(monkeypatch, "127.0.0.1", "127.0.0.2", delay=0.01)
     with full_listener() as port, socket.create_server(("127.0.0.2", port)):
         before = sockets()
@@ -281,9 +279,7 @@ async def test_cancelled_leaves_nothing(
 
 
 @pytest.mark.every_loop
-async def test_cancelled_when_it_is_there_already(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_cancelled_when_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     has_addresses(monkeypatch, "127.0.0.1", "127.0.0.2")
     real = connecting._connect
 

@@ -108,9 +108,7 @@ async def test_message_that_cannot_complete_is_cut_off(tls: Contexts) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_failed_send_counts_what_the_peer_can_decrypt(
-    tls: Contexts, version: str
-) -> None:
+async def test_failed_send_counts_what_arrives(tls: Contexts, version: str) -> None:
     with only(tls[1], version):
         async with (
             with_peer(tls) as (ours, peer),
@@ -146,9 +144,7 @@ async def test_what_is_unknown_is_said_to_be() -> None:
 
 
 @pytest.mark.parametrize("receives", [True, False])
-async def test_peer_that_negotiates_anew_is_heard_first(
-    tls: Contexts, receives: bool
-) -> None:
+async def test_renegotiation_is_heard_first(tls: Contexts, receives: bool) -> None:
     """With a task that receives; and without, where the send keeps what comes."""
     with only(tls[1], "1.2"):
         async with with_peer(tls) as (ours, peer), anyio.create_task_group() as tasks:
@@ -300,9 +296,7 @@ async def test_end_that_came_too_soon(tls: Contexts, at: int) -> None:
         b"\x15\x03\x03\x00\x02\x02\x50",  # an alert without one
     ],
 )
-async def test_rubbish_ends_it_after_what_was_good(
-    tls: Contexts, rubbish: bytes
-) -> None:
+async def test_rubbish_ends_it_after_the_good(tls: Contexts, rubbish: bytes) -> None:
     async with with_peer(tls) as (ours, peer):
         peer.session.encrypt(b"good")
         await peer.stream.send(peer.session.take() + rubbish)

@@ -59,9 +59,7 @@ async def test_what_comes_takes_no_turn_more(ears: Ears) -> None:
         assert ears.heard == 0
 
 
-async def test_a_read_asks_for_more_while_there_is_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_read_asks_while_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """One in a turn of the loop: 1000, 3000, what is left, and then 1000 again."""
     monkeypatch.setattr(reading, "MESSAGE", 1000)
     monkeypatch.setattr(reading, "BULK", 3000)

@@ -38,9 +38,7 @@ def kind_of(app: web.WebApp, path: str) -> dict[str, Any]:
         ("/viewer", ""),  # as servers have it that cut it off
     ],
 )
-async def test_pages_wherever_it_is_mounted(
-    hub: Broadcast, root: str, prefix: str
-) -> None:
+async def test_pages_wherever_mounted(hub: Broadcast, root: str, prefix: str) -> None:
     app = web.app(hub)
     for path in ("/", "/viewer.js", "/status?"):
         call = await Call(HTTP, prefix + path, root_path=root).run(app)
@@ -171,9 +169,7 @@ async def test_a_long_frame_goes_out_in_pieces(hub: Broadcast) -> None:
 
 
 @pytest.mark.parametrize("failure", [OSError("gone"), RuntimeError("it is over")])
-async def test_what_servers_raise_ends_the_viewer(
-    hub: Broadcast, failure: Exception
-) -> None:
+async def test_servers_error_ends_viewer(hub: Broadcast, failure: Exception) -> None:
     app = web.app(hub)
     async with calling(app, WEBSOCKET, "/raw") as call:
         call.failure = failure
