@@ -2,7 +2,6 @@
 #include "ending.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include "sabotage.h"
 

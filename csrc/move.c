@@ -7,7 +7,6 @@
 #include "move.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include "ending.h"
 #include "loop.h"

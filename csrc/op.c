@@ -2,7 +2,6 @@
 #include "op.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include "pool.h"
 #include "sabotage.h"

@@ -2,7 +2,6 @@
 #include "passing.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include "ending.h"
 #include "move.h"

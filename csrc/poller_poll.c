@@ -4,9 +4,6 @@
  * woken when another thread changes the table.
  */
 #include <errno.h>
-#include <poll.h>
-#include <pthread.h>
-#include <string.h>
 
 #include "poller.h"
 #include "sys.h"

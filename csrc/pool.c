@@ -2,7 +2,6 @@
 #include "pool.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include "handle.h"
 

@@ -8,22 +8,17 @@
  */
 #ifndef AZC_RING_BY_NUMBER_H
 #define AZC_RING_BY_NUMBER_H
-#include <stddef.h>
-#include <stdint.h>
-#include <sys/uio.h>
-
 #include "azc.h"
 
 enum { AZC_ANY = 0, AZC_PRODUCER = 1, AZC_CONSUMER = 2 };
 
 /* The records that a call has taken. */
 typedef struct azc_batch {
-    uint64_t hold;  /* for azc_shm_give_back; 0: none were taken */
-    uint64_t start; /* where the ring was before */
-    uint64_t at;    /* the address of the first payload */
-    uint64_t span;  /* bytes from there to the end of the last payload */
-    uint64_t
-        stride; /* from one payload to the next; 0: they have several sizes */
+    uint64_t hold;   /* for azc_shm_give_back; 0: none were taken */
+    uint64_t start;  /* where the ring was before */
+    uint64_t at;     /* the address of the first payload */
+    uint64_t span;   /* bytes from there to the end of the last payload */
+    uint64_t stride; /* from one payload to the next; 0: sizes differ */
 } azc_batch;
 
 typedef struct azc_item {

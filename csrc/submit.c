@@ -1,8 +1,7 @@
 /* submit.c - the calls that send and receive.
  *
  * A submitting thread may move bytes at once, without a pump, only when nothing is
- * queued and no thread is driving: so the queue alone decides the order.  A pipe's
- * big message is left to the pump even then.
+ * queued and no thread is driving: so the queue alone decides the order.
  */
 #include <errno.h>
 
@@ -50,7 +49,6 @@ static ssize_t report(azc_channel *channel, azc_op *op) {
     return r;
 }
 
-/* Queues op and moves what can be moved now. */
 static ssize_t queue_and_drive(azc_channel *channel, azc_op *op) {
     bool direct = may_send_now(channel) && !is_for_pump(channel, op);
     enum azc_drove drove = DROVE_BUDGET;
@@ -169,7 +167,6 @@ void azc_close_fds(azc_fds *fds) {
 
 /* ---- to the bound port: no operation, if all goes out at once --------- */
 
-/* One message, or several in one block. */
 typedef struct message {
     const struct iovec *vec;
     int count;
@@ -222,7 +219,6 @@ static int prepare_spare(azc_channel *channel) {
     return 0;
 }
 
-/* Sends without an attempt. */
 static int queue_all(azc_channel *channel, const message *it, bool ask_room) {
     azc_op *op = azc__op_new(it->vec, it->count, NULL, 0);
     if (!op) return -ENOMEM;

@@ -3,10 +3,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -242,7 +240,8 @@ static ssize_t sys_lend(int fd, sys_between *between, const struct iovec *vec,
     return write_without_sigpipe(fd, vec, count, BY_VMSPLICE);
 }
 
-/* Before Linux 6.5 a splice waits for a reader that is inside its system call. */
+/* Only UNIX sockets do; before Linux 6.5 a splice waits for a reader that is inside its
+ * system call. */
 static int sys_takes_loans(int socket) {
     int domain = 0, type = 0, major = 0, minor = 0, room = 0;
     socklen_t size = sizeof domain;

@@ -27,12 +27,8 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/types.h>
-#include <sys/uio.h>
 
 #include "azc.h"
 
@@ -90,10 +86,9 @@ struct azc_sys {
     int (*set_nonblock)(int fd);
     int (*is_nonblocking)(int fd); /* 1 or 0 */
     int (*no_sigpipe)(int fd);     /* a socket, where MSG_NOSIGNAL is unknown */
-    int (*takes_loans)(
-        int socket); /* the size of its buffer; 0: not UNIX, or splice may wait */
-    int (*linger)(int fd); /* seconds that a socket's close may take */
-    int (*dup)(int fd);    /* closed on exec, 3 or higher */
+    int (*takes_loans)(int socket); /* the size of its buffer, or 0 */
+    int (*linger)(int fd);          /* seconds that a socket's close may take */
+    int (*dup)(int fd);             /* closed on exec, 3 or higher */
     int (*close)(int fd);
     void (*close_between)(sys_between *between);
     int (*shutdown)(int fd);
@@ -120,8 +115,7 @@ struct azc_sys {
     int (*remap)(void *from, size_t n, void *to); /* replaces what is there */
     int (*replace)(void *at, size_t n); /* by fresh pages, even if locked */
 
-    /* Threads, time */
-    /* It is detached. */
+    /* Threads (which are detached), time */
     int (*thread_start)(pthread_t *thread, void *(*run)(void *), void *arg);
     uint64_t (*now_ns)(void);
     void (*sleep_us)(unsigned us);

@@ -219,9 +219,7 @@ def test_free_threaded_python_stays_so(archive: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", [["-c", "import aiozerocopy"], ["-m", "aiozerocopy"]])
-def test_import_without_the_c_part_says_what_to_do(
-    start: list[str], tmp_path: Path
-) -> None:
+def test_import_without_c_says_what_to_do(start: list[str], tmp_path: Path) -> None:
     """As from the root of a clone, whose aiozerocopy/ hides the installed one."""
     ignore = shutil.ignore_patterns("__pycache__", "*.so")
     shutil.copytree(ROOT / "aiozerocopy", tmp_path / "aiozerocopy", ignore=ignore)

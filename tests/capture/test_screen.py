@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from interruption import Interruption
-from links import linux_only
+from links import attempting, cut_short, linux_only, meanwhile
 from xserver import COLOURS, HEIGHT, SIZE, WIDTH, Painter, Server, as_bytes, x_server
 
 import aiozerocopy as azc
@@ -86,9 +86,7 @@ async def shown(server: Server, *arguments: Any, **options: Any) -> Any:
 # ---- what is in a picture ---------------------------------------------------------
 
 
-async def test_picture_is_what_is_on_the_screen(
-    each_server: tuple[str, Server],
-) -> None:
+async def test_picture_shows_the_screen(each_server: tuple[str, Server]) -> None:
     lane, server = each_server
     with Painter(server.name) as painter:
         paint(painter)
@@ -265,10 +263,8 @@ async def test_cancelled_wait_for_damage_loses_none(
 
         async def wait_stopped(*arguments: Any) -> None:
             with stopped(server):
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(waiting, *arguments)
+                async with cut_short(waiting, *arguments):
                     await anyio.wait_all_tasks_blocked()
-                    tasks.cancel_scope.cancel()
             scope.cancel()
             await anyio.lowlevel.checkpoint()
 
@@ -294,9 +290,7 @@ async def test_no_account_of_damage_is_said(plain_server: Server) -> None:
 # ---- time -------------------------------------------------------------------------
 
 
-async def test_frames_come_at_their_rate_and_late_ones_are_left_out(
-    server: Server,
-) -> None:
+async def test_frames_come_at_their_rate_and_late_ones_do_not(server: Server) -> None:
     async with capture.X11Screen(server.name) as screen:
         pictures = screen.frames(rate=100)
         began = anyio.current_time()
@@ -332,8 +326,7 @@ async def test_grab_waits_for_a_slot(each_server: tuple[str, Server]) -> None:
         first, second = await screen.grab(), await screen.grab()
         part = second.array[3:5]
         second.release()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(grab)
+        async with meanwhile(grab):
             await anyio.wait_all_tasks_blocked()
             assert screen.pool.stats.waiting == 1
             assert not got
@@ -368,11 +361,9 @@ async def test_picture_that_comes_in_pieces() -> None:
                 for number, colour in enumerate(COLOURS):
                     assert [*content[90 * number, 100 * number]] == as_bytes(colour)
                 for after in range(0, 60, 6):
-                    async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(screen.grab)
+                    async with cut_short(screen.grab):
                         for _ in range(after):
                             await anyio.lowlevel.checkpoint()
-                        tasks.cancel_scope.cancel()
                     with await screen.grab() as picture:
                         assert (colours(picture) == content).all()
                 assert screen.pool.stats.free == 3
@@ -383,10 +374,8 @@ async def test_slot_of_a_cancelled_grab_stays_taken_until_the_server_has_answere
 ) -> None:
     async with capture.X11Screen(server.name, slots=1) as screen:
         with stopped(server):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(screen.grab)
+            async with cut_short(screen.grab):
                 await anyio.wait_all_tasks_blocked()
-                tasks.cancel_scope.cancel()
             assert screen.pool.stats.free == 0
         connection = screen._connection
         assert connection is not None
@@ -466,15 +455,11 @@ async def test_server_killed_while_somebody_waits(extension: str) -> None:
                 picture = await screen.grab()
                 pictures = screen.frames(damage=True)
                 (await anext(pictures)).release()
-                async with anyio.create_task_group() as tasks:
-
-                    async def wait() -> None:
-                        with pytest.raises(capture.ScreenLost, match="has gone"):
-                            await anext(pictures)
-
-                    tasks.start_soon(wait)
+                async with attempting(anext, pictures) as waiting:
                     await anyio.wait_all_tasks_blocked()
                     server.kill()
+                assert isinstance(waiting.error, capture.ScreenLost)
+                assert "has gone" in str(waiting.error)
                 with pytest.raises(capture.ScreenLost, match="has gone"):
                     await screen.grab()
                 assert (picture.array[..., :3] == as_bytes(0x10FF20)).all()

@@ -170,9 +170,7 @@ def test_ignored_ctrl_c_and_sigterm_are_one_ctrl_c() -> None:
     assert subprocess.run(python, check=False).returncode == 1
 
 
-def test_future_that_is_cancelled_while_it_is_set(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_future_cancelled_while_it_is_set(caplog: pytest.LogCaptureFixture) -> None:
     """asyncio's handler of Ctrl-C may do that between two lines of asyncio's own."""
     assert ended("a command", lambda: 0) == 0
     for error in (asyncio.InvalidStateError(), ValueError("a fault of ours")):

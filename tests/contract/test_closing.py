@@ -10,6 +10,7 @@ from links import (
     BIG,
     Link,
     attempt,
+    attempting,
     begun,
     begun_or_sent,
     error_in_thread,
@@ -143,8 +144,7 @@ async def test_without_linger_nothing_is_waited_for(some: Link) -> None:
     data = [message(1, n, BIG) for n in range(2)]
     ticket = await stream.put(data[0])
     await begun(stream)
-    async with anyio.create_task_group() as tasks:
-        sending = attempt(tasks, stream.send, data[1])
+    async with attempting(stream.send, data[1]) as sending:
         await begun_or_sent(stream, 2)
         await stream.aclose(linger=0)
     assert isinstance(sending.error, StreamClosed)
@@ -212,8 +212,7 @@ async def test_aclose_tells_that_the_reader_left(some: Link) -> None:
     stream = some.sender()
     await stream.put(message(1, 0, BIG))
     await begun(stream)
-    async with anyio.create_task_group() as tasks:
-        closing = attempt(tasks, stream.aclose)
+    async with attempting(stream.aclose) as closing:
         await submitted(stream, 2)  # it flushes
         some.kill_reader()
     assert isinstance(closing.error, StreamBroken)

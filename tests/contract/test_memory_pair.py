@@ -8,7 +8,7 @@ from functools import partial
 import anyio
 import anyio.lowlevel
 import pytest
-from links import attempt, others_wait
+from links import attempt, attempting, cut_short, meanwhile, others_wait
 
 from aiozerocopy import IncompleteReceive, StreamBroken, StreamClosed
 from aiozerocopy.testing import MemoryStream, memory_pair
@@ -29,10 +29,8 @@ async def test_cancelled_put_in_line_leaves_no_trace() -> None:
     one, other = memory_pair(10, queue_limit=100)
     await one.put(b"1" * 110)
     data = bytearray(b"2" * 60)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(one.put, data)
+    async with cut_short(one.put, data):
         await others_wait()
-        tasks.cancel_scope.cancel()
     data.clear()
     await one.put()
     assert await receive(other, 110) == b"1" * 110
@@ -50,8 +48,7 @@ async def test_receive_into_memory() -> None:
     assert await other.receive_into(memory) == 4
     assert memory == b"abcd--"
     assert await other.receive_into(bytearray()) == 0
-    async with anyio.create_task_group() as tasks:
-        receiving = attempt(tasks, other.receive_exactly, memory)
+    async with attempting(other.receive_exactly, memory) as receiving:
         await one.send(b"12")
         await others_wait()
         with pytest.raises(BufferError):
@@ -72,11 +69,9 @@ async def test_receive_into_memory() -> None:
 async def test_cancelled_receive_exactly_loses_nothing() -> None:
     one, other = memory_pair(3)
     memory = bytearray(10)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(other.receive_exactly, memory)
+    async with cut_short(other.receive_exactly, memory):
         await one.send(b"abcde")
         await others_wait()
-        tasks.cancel_scope.cancel()
     memory.clear()
     await one.put(b"fghij")
     assert await receive(other, 10) == b"abcdefghij"
@@ -165,9 +160,7 @@ async def test_aclose_tells_of_a_put_that_failed() -> None:
     await one.aclose()
 
 
-async def test_exception_in_the_block_is_not_hidden(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_exception_in_a_block_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiozerocopy.testing._memory.LINGER", 0.01)
     with pytest.raises(ZeroDivisionError):
         async with memory_pair(10) as (one, other):
@@ -182,8 +175,7 @@ async def test_exception_in_the_block_is_not_hidden(
 async def test_send_eof() -> None:
     one, other = memory_pair(10)
     ticket = await one.put(b"x" * 20)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(one.send_eof)
+    async with meanwhile(one.send_eof):
         assert await receive(other, 20) == b"x" * 20
         with pytest.raises(anyio.EndOfStream):
             await other.receive()

@@ -6,7 +6,7 @@ The same of pages that were lent: ../core/test_lending.py.
 import anyio
 import pytest
 from endings import ENDS, send_and_poison
-from links import BIG, Link, begun, begun_or_sent, collected, reading
+from links import BIG, Link, begun, begun_or_sent, collected, cut_short, reading
 from oracle import assert_prefix, assert_same, message
 
 from aiozerocopy import StreamClosed
@@ -18,10 +18,8 @@ async def test_after_a_cancel_the_message_is_as_it_was(clogged: Link) -> None:
     data = message(1, 0, BIG)
     sent = bytes(data)
     async with collected(clogged) as (stream, reader, received):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(send_and_poison, stream, data, StreamClosed)
+        async with cut_short(send_and_poison, stream, data, StreamClosed):
             await begun(stream)
-            tasks.cancel_scope.cancel()
         assert data == b""
         assert stream.stats.bytes_rescued >= stream.stats.bytes_queued > 0
         reader.start()

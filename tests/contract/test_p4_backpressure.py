@@ -8,11 +8,13 @@ import pytest
 from links import (
     BIG,
     Link,
-    attempt,
+    attempting,
     begun,
     checked,
+    cut_short,
     in_line,
     is_trio,
+    meanwhile,
     reading,
     stuck,
     submitted,
@@ -39,8 +41,7 @@ async def test_put_waits_for_room(clogged: Link) -> None:
             most = max(most, stream.stats.bytes_queued)
 
     async with checked(clogged, {1: len(data)}, queue_limit=limit) as (stream, reader):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(put_all, stream)
+        async with meanwhile(put_all, stream):
             await until(lambda: in_line(stream) or put == len(data))
             assert 7 <= put < len(data)
             assert stream.stats.bytes_queued <= limit
@@ -56,8 +57,7 @@ async def test_put_returns_once_there_is_room(clogged: Link) -> None:
     async with clogged.receiver() as reader:
         async with clogged.sender(queue_limit=BIG + 50_000) as stream:
             await stream.put(first)
-            async with anyio.create_task_group() as tasks:
-                putting = attempt(tasks, stream.put, second)
+            async with attempting(stream.put, second) as putting:
                 await until(lambda: in_line(stream))
                 await reader.receive_exactly(bytearray(len(first)))
                 await until(lambda: putting.done)
@@ -72,8 +72,7 @@ async def test_message_above_the_limit_fits_alone(some: Link) -> None:
     async with checked(some, {1: 2}, queue_limit=1000) as (stream, reader):
         first = await stream.put(message(1, 0, BIG))
         assert not first.done()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(stream.put, message(1, 1, 10))
+        async with meanwhile(stream.put, message(1, 1, 10)):
             await submitted(stream, 2)
             assert stream.stats.messages_queued == 1
             reader.start()
@@ -112,12 +111,10 @@ async def test_cancelled_put_in_line_leaves_no_trace(some: Link) -> None:
     async with checked(some, {1: 2}, queue_limit=BIG + 50_000) as (stream, reader):
         await stream.put(message(1, 0, BIG))
         async with anyio.create_task_group() as others:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(stream.put, dropped)
+            async with cut_short(stream.put, dropped):
                 await submitted(stream, 2)
                 others.start_soon(stream.send, message(1, 1, 100))
                 await submitted(stream, 3)
-                tasks.cancel_scope.cancel()
             dropped.clear()
             await begun(stream, 2)  # the next one's turn came at once
             reader.start()

@@ -8,7 +8,7 @@ import threading
 
 import anyio
 import pytest
-from links import BIG, Link, attempt, begun, is_trio, others_wait, until
+from links import BIG, Link, attempting, begun, is_trio, others_wait, until
 from oracle import message
 
 from aiozerocopy import SendStream, StreamBroken, Ticket
@@ -21,8 +21,7 @@ async def test_bytes_sent_is_exact(clogged: Link) -> None:
     async with clogged.sender() as stream:
         await stream.send(before)
         assert clogged.read(len(before)) == before
-        async with anyio.create_task_group() as tasks:
-            sending = attempt(tasks, stream.send, data)
+        async with attempting(stream.send, data) as sending:
             await begun(stream)
             start = clogged.read(1000)  # too few for the sender to go on
             assert start == data[:1000]

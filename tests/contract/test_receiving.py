@@ -10,11 +10,12 @@ from links import (
     KINDS,
     Link,
     attempt,
+    attempting,
     cancelled_at,
+    cut_short,
     open_unread,
     others_wait,
     until,
-    wait_for_file,
 )
 from oracle import CANARY, POISON, assert_same, payload, poison
 
@@ -33,8 +34,6 @@ def source(
 ) -> Iterator[tuple[Link, bytes]]:
     data = bytes(payload(7, SIZE))
     with open_unread(request.param, tmp_path, data) as link:
-        if link.kind == "file":
-            wait_for_file(link, len(data))
         yield link, data
 
 
@@ -99,12 +98,10 @@ async def test_one_task_at_a_time(some: Link) -> None:
 async def test_pending_receive_locks_the_buffer(some: Link) -> None:
     memory = bytearray(100)
     async with some.receiver() as stream:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(stream.receive_exactly, memory)
+        async with cut_short(stream.receive_exactly, memory):
             await others_wait()
             with pytest.raises(BufferError):
                 memory.clear()
-            tasks.cancel_scope.cancel()
         memory.clear()
 
 
@@ -112,11 +109,9 @@ async def test_pending_receive_locks_the_buffer(some: Link) -> None:
 async def test_nothing_is_stored_after_a_cancel(some: Link) -> None:
     memory = bytearray(1_000)
     async with some.receiver() as stream, some.sender() as sender:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(stream.receive_exactly, memory)
+        async with cut_short(stream.receive_exactly, memory):
             await sender.send(b"a" * 400)
             await until(lambda: stream.stats.bytes_received == 400)
-            tasks.cancel_scope.cancel()
         poison(memory)
         await sender.send(b"b" * 600)
         again = bytearray(1_000)
@@ -129,8 +124,7 @@ async def test_nothing_is_stored_after_a_cancel(some: Link) -> None:
 @pytest.mark.parametrize("end", ["aclose", "abort"])
 async def test_its_end_ends_a_receive(some: Link, end: str) -> None:
     stream = some.receiver()
-    async with anyio.create_task_group() as tasks:
-        waiting = attempt(tasks, stream.receive_exactly, bytearray(10))
+    async with attempting(stream.receive_exactly, bytearray(10)) as waiting:
         await others_wait()
         if end == "abort":
             stream.abort()

@@ -3,9 +3,8 @@
 import socket
 from collections.abc import Iterator
 
-import anyio
 import pytest
-from links import BIG, Link, begun, checked, reading, stuck
+from links import BIG, Link, begun, checked, cut_short, meanwhile, reading, stuck
 from oracle import Checker, message, poison
 
 import aiozerocopy as azc
@@ -55,10 +54,8 @@ async def test_cancel_cuts_between_messages(
     async with reading(clogged, checker.feed, start=False) as reader:
         async with clogged.sender() as stream:
             await stream.flush()  # (from here on a few small ones are one block)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(stream.send_many, batch)
+            async with cut_short(stream.send_many, batch):
                 await begun(stream)
-                tasks.cancel_scope.cancel()
             for each in batch:
                 poison(each)
                 each.clear()
@@ -71,9 +68,7 @@ async def test_cancel_cuts_between_messages(
     assert 0 < checker.counts[1] < count
 
 
-async def test_size_that_changes_once_it_is_queued(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_size_changes_once_it_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread may do that: a cancel cuts as if it had not, and nothing comes after."""
     monkeypatch.setattr(sending, "nbytes", lambda message: len(message) + 5_001)
     batch = [bytes([n % 256]) * 1_000 for n in range(500)]
@@ -81,12 +76,9 @@ async def test_size_that_changes_once_it_is_queued(
     near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 10_000)
     async with azc.wrap_socket(near) as stream, azc.wrap_socket(far) as reader:
         await stream.send(b"1st")  # (it finds its loop)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(stream.send_many, batch)
+        async with cut_short(stream.send_many, batch):
             await begun(stream)
-            tasks.cancel_scope.cancel()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(stream.aclose)
+        async with meanwhile(stream.aclose):
             received = b"".join([chunk async for chunk in reader])
     assert (b"1st" + b"".join(batch)).startswith(received)
     assert len(received) % 1_000 == len(b"1st")

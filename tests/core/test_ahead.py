@@ -12,12 +12,11 @@ from answering import Answering
 from gates import Gate
 from links import (
     Link,
-    attempt,
+    attempting,
     cancelled_at,
     open_link,
     open_unread,
     others_wait,
-    wait_for_file,
 )
 from oracle import payload
 
@@ -49,8 +48,6 @@ def source(
 ) -> Iterator[tuple[Link, bytes]]:
     data = bytes(payload(11, SIZE))
     with open_unread(request.param, tmp_path, data) as link:
-        if link.kind == "file":
-            wait_for_file(link, len(data))
         yield link, data
 
 
@@ -115,9 +112,7 @@ async def test_cancel_at_every_await_loses_nothing(source: tuple[Link, bytes]) -
 
 
 @pytest.mark.parametrize("n", [1, SMALL.yuv_bytes, 2 * SMALL.yuv_bytes + 5])
-async def test_what_was_received_before_comes_first(
-    source: tuple[Link, bytes], n: int
-) -> None:
+async def test_what_came_before_comes_first(source: tuple[Link, bytes], n: int) -> None:
     link, data = source
     async with link.receiver() as stream:
         begun = bytearray(n)
@@ -210,8 +205,7 @@ async def test_ended_while_somebody_waits(
 ) -> None:
     pictures, writer = empty
     pictures.begin_some(1)
-    async with anyio.create_task_group() as tasks:
-        taking = attempt(tasks, pictures.take)
+    async with attempting(pictures.take) as taking:
         await others_wait()
         if given_up:
             pictures.clear()

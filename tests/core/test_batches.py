@@ -4,9 +4,8 @@ import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
-import anyio
 import pytest
-from links import attempt, cancelled_at, others_wait
+from links import attempting, cancelled_at, meanwhile, others_wait
 from oracle import payload
 
 import aiozerocopy as azc
@@ -72,9 +71,7 @@ async def test_slot_comes_back_with_its_last_view(ends: Any) -> None:
 
 
 @pytest.mark.parametrize("whole", [0, 1, 5])
-async def test_rest_of_a_record_is_told_after_the_last_batch(
-    whole: int, ends: Any
-) -> None:
+async def test_rest_of_a_record_is_told_at_the_end(whole: int, ends: Any) -> None:
     reader, writer = ends
     data = bytes(payload(1, whole * 8 + 3))
     await writer.send(data)
@@ -129,8 +126,7 @@ async def test_cancel_at_every_await_loses_nothing(pool: bool, ends: Any) -> Non
             await others_wait()
         await writer.aclose()
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(send)
+    async with meanwhile(send):
         n = 0
         while sum(len(batch) for batch in came) < len(sent):
             n += 1
@@ -146,8 +142,7 @@ async def test_error_that_is_kept_keeps_no_slot(ends: Any) -> None:
     reader, _ = ends
     with azc.FramePool((4, 16), slots=2) as pool:
         batches = reader.batches((4, 16), pool=pool)
-        async with anyio.create_task_group() as tasks:
-            failed = attempt(tasks, anext, batches)
+        async with attempting(anext, batches) as failed:
             await others_wait()
             reader.abort()
         assert isinstance(failed.error, azc.StreamClosed)
@@ -156,8 +151,7 @@ async def test_error_that_is_kept_keeps_no_slot(ends: Any) -> None:
 
 async def test_many_records_a_wake_up() -> None:
     here, there = azc.socketpair()
-    async with here, there, anyio.create_task_group() as tasks:
-        tasks.start_soon(here.send, records(4096))
+    async with here, there, meanwhile(here.send, records(4096)):
         batches = there.batches((256, 16))
         for _ in range(16):
             assert len(await anext(batches)) == 256

@@ -23,9 +23,11 @@ from links import (
     SENDS,
     Link,
     attempt,
+    attempting,
     begun,
     checked,
     collected,
+    cut_short,
     linux_only,
     open_link,
     put_and_wait,
@@ -378,16 +380,12 @@ async def test_memory_that_ends_in_the_middle(
         assert error.errno == errno.EFAULT
 
 
-async def test_rescue_of_memory_without_a_file(
-    link: Link, beyond_the_end: mmap.mmap
-) -> None:
+async def test_rescue_without_a_file(link: Link, beyond_the_end: mmap.mmap) -> None:
     received = bytearray()
     async with reading(link, received.extend, start=False) as reader:
         stream = link.sender()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(stream.send, beyond_the_end)
+        async with cut_short(stream.send, beyond_the_end):
             await begun(stream)
-            tasks.cancel_scope.cancel()
         with pytest.raises(StreamBroken):
             await stream.send(b"more")
         reader.start()
@@ -427,8 +425,7 @@ async def test_received_is_free_whoever_keeps_the_operation() -> None:
     """The traceback of an exception in the loop may keep it."""
     near, far = socketpair()
     data = bytearray(100)
-    async with near, far, anyio.create_task_group() as tasks:
-        receiving = attempt(tasks, far.receive_into, data)
+    async with near, far, attempting(far.receive_into, data) as receiving:
         await until(lambda: far._reception is not None)
         kept = far._reception
         await near.send(b"x")

@@ -115,9 +115,7 @@ class TestEvents:
 
 class TestWait:
     @pytest.mark.parametrize("seconds", [0, 0.2])
-    def test_as_long_as_was_said(
-        self, pipe: Unread, port: Port, seconds: float
-    ) -> None:
+    def test_as_long_as_said(self, pipe: Unread, port: Port, seconds: float) -> None:
         operation = pipe.send(port, bytearray(SIZE))
         begin, worked = time.monotonic(), time.thread_time()
         assert port.wait(operation, seconds) is False
@@ -167,9 +165,7 @@ class TestLost:
         assert lib.azc_port_fd(number) < 0
 
     @pytest.mark.parametrize("by", [borrows.sweep, Port, open_a_channel])
-    def test_its_memory_comes_back(
-        self, pipe: Unread, by: Callable[[], object]
-    ) -> None:
+    def test_memory_comes_back(self, pipe: Unread, by: Callable[[], object]) -> None:
         data = bytearray(SIZE)
         number = self.lose(pipe, data)
         gc.collect()
@@ -204,9 +200,7 @@ def outcome(operation: Operation) -> tuple[bool, int, int, int, int]:
 
 
 class TestFd:
-    def test_it_is_closed_if_it_cannot_be_ours(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_closed_if_it_cannot_be_ours(self, monkeypatch: pytest.MonkeyPatch) -> None:
         read_fd, write_fd = os.pipe()
         with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
             Channel(read_fd, OWN)  # in no direction
@@ -245,9 +239,7 @@ class TestPort:
             each.end()
             port.forget(each)
 
-    def test_what_a_send_is_using_stays_borrowed(
-        self, bound: Unread, port: Port
-    ) -> None:
+    def test_what_a_send_uses_stays_borrowed(self, bound: Unread, port: Port) -> None:
         ready = bound.channel.ready
         assert ready is not None
         ready.views[0] = b"in use"

@@ -2,11 +2,11 @@
 
 import re
 import shlex
-import subprocess
 import sys
 from importlib import metadata
 
 import pytest
+import scripts
 
 from aiozerocopy._core import extras
 
@@ -120,12 +120,7 @@ def test_module_of_ours_that_is_missing_is_a_bug() -> None:
 )
 def test_library_and_commands_say_the_same(package: str, code: str, who: str) -> None:
     program = f"import sys; sys.modules[{package!r}] = None; import aiozerocopy as azc"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{program}\n{code}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = scripts.ran([sys.executable, "-c", f"{program}\n{code}"])
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1].removeprefix("ModuleNotFoundError: ")
     assert re.fullmatch(

@@ -19,7 +19,9 @@ from links import (
     BIG,
     attempt,
     begun,
+    cut_short,
     linux_only,
+    meanwhile,
     open_link,
     others_wait,
     receives,
@@ -128,12 +130,9 @@ async def test_cancelled_before_it_began_sends_neither(files: list[Any]) -> None
     async with azc.socketpair() as (ours, theirs):
         await ours.put(data)
         await begun(ours)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ours.send_fds, b"never", files)
+        async with cut_short(ours.send_fds, b"never", files):
             await submitted(ours, 2)
-            tasks.cancel_scope.cancel()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ours.send, b"next")
+        async with meanwhile(ours.send, b"next"):
             received, came = await read_all(theirs, len(data) + 4)
     assert received == bytes(data) + b"next"
     assert came == []
@@ -143,10 +142,8 @@ async def test_cancelled_before_it_began_sends_neither(files: list[Any]) -> None
 async def test_cancelled_later_sends_both(files: list[Any]) -> None:
     data = message(1, 0, BIG)
     async with azc.socketpair() as (ours, theirs):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ours.send_fds, data, files)
+        async with cut_short(ours.send_fds, data, files):
             await begun(ours)
-            tasks.cancel_scope.cancel()
         sent = bytes(data)
         data.clear()
         received, came = await read_all(theirs, len(sent))
@@ -158,15 +155,13 @@ async def cancel_once_they_have_come(
     ours: azc.UnixStream, theirs: azc.UnixStream, files: list[Any]
 ) -> None:
     """Cancel a receive_fds when C has bytes and fds, and its task knows nothing yet."""
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(theirs.receive_fds, 100, 3)
+    async with cut_short(theirs.receive_fds, 100, 3):
         await others_wait()
         assert receives(theirs)
         with socket.socket(fileno=os.dup(ours.fileno())) as sock:
             socket.send_fds(sock, [b"kept"], [file.fileno() for file in files])
         while not theirs._in.stats().bytes:
             pass  # without a turn for that task
-        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.every_loop

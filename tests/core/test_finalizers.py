@@ -83,19 +83,9 @@ TOOLS = """
 """
 
 
-# What was freed is overwritten, so that its use is seen.
-PERTURBED = ("env", "MALLOC_PERTURB_=165")
-
-
 def lost(code: str, *arguments: str) -> tuple[str, str]:
     """What a program says that forgets to close its streams."""
-    process = scripts.start(
-        TOOLS + code, *arguments, warnings="always", under=PERTURBED
-    )
-    status, said, complained = scripts.finish(process)
-    assert status == 0, complained
-    assert "Traceback" not in complained
-    return said, complained
+    return scripts.perturbed(TOOLS + code, *arguments)
 
 
 # ---- the garbage collector ----------------------------------------------------------

@@ -26,6 +26,7 @@ from links import (
     SENDS,
     attempt,
     begun,
+    cut_short,
     linux_only,
     open_link,
     reading,
@@ -110,13 +111,11 @@ async def no_longer_than(seconds: float) -> AsyncIterator[None]:
             longest, last = max(longest, now - last), now
             beats += 1
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(beat)
+    async with cut_short(beat):
         await until(lambda: beats)
         yield
         seen = beats
         await until(lambda: beats > seen)
-        tasks.cancel_scope.cancel()
     assert longest < seconds
 
 

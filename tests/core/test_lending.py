@@ -24,6 +24,8 @@ from endings import ENDS
 from links import (
     FREE_THREADED,
     begun,
+    cut_short,
+    meanwhile,
     others_wait,
     refusing,
     stuck,
@@ -69,6 +71,7 @@ class Lent(Loan):
         fd, write_fd = ends(kind)
         self.part = PART[kind]
         super().__init__(azc.open_writer(write_fd, peer), fd, slots)
+        self.frame = filled(self.pool, 1)
         if kind == "socket":  # from now on it has room for more than is lent at least
             with socket.socket(fileno=os.dup(self.stream.fileno())) as sock:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 104 << 10)
@@ -107,8 +110,7 @@ async def lane_between(
     """How a frame has gone."""
     data = bytearray(size)
     with azc.FramePool(size) as pool, filled(pool, 1) as frame:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(reader.receive_exactly, data)
+        async with meanwhile(reader.receive_exactly, data):
             await writer.send(frame)
     assert_same(data, payload(1, size))
     return writer.lane
@@ -219,13 +221,14 @@ class TestLane:
             sizes = sizes[:3]
         sent = bytearray()
         async with lent() as link, anyio.create_task_group() as tasks:
-            frame = filled(link.pool, 1)
             for n, size in enumerate(sizes):
-                sent += b"header" + frame.view[n : n + size].tobytes() + b"end"
+                sent += b"header" + link.frame.view[n : n + size].tobytes() + b"end"
 
             async def send() -> None:
                 for n, size in enumerate(sizes):
-                    await link.stream.send(b"header", frame.view[n : n + size], b"end")
+                    await link.stream.send(
+                        b"header", link.frame.view[n : n + size], b"end"
+                    )
 
             tasks.start_soon(send)
             assert_same(await link.read(len(sent), piece), sent)
@@ -242,12 +245,11 @@ class TestLane:
 class TestUntilItIsRead:
     async def test_send_returns_when_the_last_byte_is_read(self, lent: Lend) -> None:
         async with lent() as link, anyio.create_task_group() as tasks:
-            frame = filled(link.pool, 1)
             done = anyio.Event()
 
             async def send() -> None:
-                await link.stream.send(frame)
-                poison(frame.view)
+                await link.stream.send(link.frame)
+                poison(link.frame.view)
                 done.set()
 
             tasks.start_soon(send)
@@ -262,8 +264,7 @@ class TestUntilItIsRead:
 
     async def test_a_peer_that_shuts_down_can_read_what_is_lent(self) -> None:
         async with opened("socket") as link:
-            frame = filled(link.pool, 1)
-            part = frame.view[: link.part]
+            part = link.frame.view[: link.part]
             ticket = await link.stream.put(part)
             with socket.socket(fileno=os.dup(link.fd)) as peer:
                 peer.shutdown(socket.SHUT_RD)
@@ -297,12 +298,9 @@ class TestUntilItIsRead:
                 assert_same(got, bytes(payload(1, SIZE)) * 3)
                 assert [SIZE < end <= 2 * SIZE for end in came] == [True]
 
-    async def test_a_copy_behind_it_does_not_wait_for_the_reader(
-        self, lent: Lend
-    ) -> None:
+    async def test_a_copy_behind_it_waits_for_no_reader(self, lent: Lend) -> None:
         async with lent() as link:
-            frame = filled(link.pool, 1)
-            ticket = await link.stream.put(frame.view[: link.part])
+            ticket = await link.stream.put(link.frame.view[: link.part])
             await link.read(32 << 10)
             await link.stream.send(b"small")
             assert not ticket.done()
@@ -313,8 +311,7 @@ class TestUntilItIsRead:
 
     async def test_flush_waits_for_the_reader(self, lent: Lend) -> None:
         async with lent() as link, anyio.create_task_group() as tasks:
-            frame = filled(link.pool, 1)
-            ticket = await link.stream.put(frame.view[: link.part])
+            ticket = await link.stream.put(link.frame.view[: link.part])
             flushed = anyio.Event()
 
             async def flush() -> None:
@@ -330,25 +327,19 @@ class TestUntilItIsRead:
 
 
 class TestTakenBack:
-    async def test_after_a_cancel_the_reader_sees_the_old_bytes(
-        self, lent: Lend
-    ) -> None:
+    async def test_after_a_cancel_the_reader_sees_old_bytes(self, lent: Lend) -> None:
         async with lent() as link:
-            frame = filled(link.pool, 1)
-            await cancel_halfway(link.stream, frame)
-            assert_same(frame.view, payload(1, SIZE))  # it is as it was
-            poison(frame.view)
+            await cancel_halfway(link.stream, link.frame)
+            assert_same(link.frame.view, payload(1, SIZE))  # it is as it was
+            poison(link.frame.view)
             assert_same(await link.read(SIZE), payload(1, SIZE))
             assert link.stream.stats.bytes_rescued
 
     async def test_cancelled_when_all_is_lent(self, lent: Lend) -> None:
         async with lent() as link:
-            frame = filled(link.pool, 1)
-            part = frame.view[: link.part]
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(link.stream.send, part)
+            part = link.frame.view[: link.part]
+            async with cut_short(link.stream.send, part):
                 await until(lambda: link.stream.stats.bytes_sent == len(part))
-                tasks.cancel_scope.cancel()
             poison(part)
             assert_same(await link.read(len(part)), payload(1, len(part)))
             await link.stream.send(b"well")
@@ -370,21 +361,18 @@ class TestTakenBack:
         """What stands before and behind a frame in one message could not be taken
         back."""
         async with lent() as link:
-            frame, ends = filled(link.pool, 1), bytearray(b"<" * 5_000)
-            want = bytes(ends) + bytes(frame.view) + bytes(ends)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(link.stream.send, ends, frame, ends)
+            ends = bytearray(b"<" * 5_000)
+            want = bytes(ends) + bytes(link.frame.view) + bytes(ends)
+            async with cut_short(link.stream.send, ends, link.frame, ends):
                 await begun(link.stream)
-                tasks.cancel_scope.cancel()
             poison(ends)
-            poison(frame.view)
+            poison(link.frame.view)
             assert_same(await link.read(len(want)), want)
 
     async def test_a_number_that_is_anothers_is_not_asked(self, lent: Lend) -> None:
         """The pipe that has our number now is empty: ours is not."""
         async with lent() as link:
-            frame = filled(link.pool, 1)
-            part = frame.view[: link.part]
+            part = link.frame.view[: link.part]
             ticket = await link.stream.put(part)
             number = link.stream.fileno()
             read_fd, write_fd = os.pipe()
@@ -401,29 +389,24 @@ class TestTakenBack:
         """Nothing of ours goes into that one, nor of its bytes to our reader."""
         before = pipes()
         async with opened("socket") as link, anyio.create_task_group() as tasks:
-            frame = filled(link.pool, 1)
-            tasks.start_soon(link.stream.send, frame)
+            tasks.start_soon(link.stream.send, link.frame)
             assert_same(await link.read(SIZE), payload(1, SIZE))
             numbers = sorted(pipes() - before)
             strange = os.pipe()
             os.write(strange[1], b"strange")
             os.dup2(strange[end], numbers[end])
-            tasks.start_soon(link.stream.send, frame)
+            tasks.start_soon(link.stream.send, link.frame)
             assert_same(await link.read(SIZE), payload(1, SIZE))
             assert link.stream.lane == "copy"
         assert os.read(strange[0], SIZE) == b"strange"
         for fd in (*strange, numbers[end]):
             os.close(fd)
 
-    async def test_another_stream_with_the_same_frame_sees_nothing_of_it(
-        self, lent: Lend
-    ) -> None:
+    async def test_another_stream_of_the_frame_sees_nothing(self, lent: Lend) -> None:
         async with lent() as link, lent() as other:
-            frame = filled(link.pool, 1)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(other.stream.send, frame)
+            async with meanwhile(other.stream.send, link.frame):
                 await begun(other.stream)
-                await cancel_halfway(link.stream, frame)
+                await cancel_halfway(link.stream, link.frame)
                 assert_same(await other.read(SIZE), payload(1, SIZE))
             assert_same(await link.read(SIZE), payload(1, SIZE))
 
@@ -432,14 +415,13 @@ class TestTakenBack:
         self, lent: Lend, way: str
     ) -> None:
         async with lent() as link:
-            frame = filled(link.pool, 1)
-            ticket = await link.stream.put(frame)
+            ticket = await link.stream.put(link.frame)
             await begun(link.stream)
             await ENDS[way](link.stream)
             with pytest.raises(azc.StreamClosed):
                 await ticket
-            assert_same(frame.view, payload(1, SIZE))
-            poison(frame.view)
+            assert_same(link.frame.view, payload(1, SIZE))
+            poison(link.frame.view)
             data = await read_to_end(link.fd)
             assert_prefix(data, payload(1, SIZE))
             assert data
@@ -450,11 +432,12 @@ class TestTakenBack:
         self, lent: Lend, all_is_lent: bool
     ) -> None:
         async with lent() as link:
-            frame = filled(link.pool, 1)
-            part = frame.view[: link.part if all_is_lent else SIZE]
+            part = link.frame.view[: link.part if all_is_lent else SIZE]
             tickets = [await link.stream.put(part)]
             if not all_is_lent:
-                tickets += [await link.stream.put(each) for each in (b"small", frame)]
+                tickets += [
+                    await link.stream.put(each) for each in (b"small", link.frame)
+                ]
             await begun(link.stream)
             assert not any(ticket.done() for ticket in tickets)
             link.hang_up()
@@ -467,12 +450,11 @@ class TestTakenBack:
     ) -> None:
         async with lent() as link:
             read_fd, write_fd = ends(kind)
-            frame = filled(link.pool, 1)
             stream = azc.open_writer(write_fd, "reads")
-            await stream.put(frame.view[: link.part])
+            await stream.put(link.frame.view[: link.part])
             with pytest.warns(ResourceWarning, match="unclosed"):
                 del stream
-            poison(frame.view)
+            poison(link.frame.view)
             os.set_blocking(read_fd, False)
             assert_prefix(await read_to_end(read_fd), payload(1, SIZE))
             os.close(read_fd)
@@ -540,17 +522,15 @@ class TestTheEnd:
 
     async def test_a_forked_child_may_store_into_its_copy(self, lent: Lend) -> None:
         async with lent() as link:
-            frame = filled(link.pool, 1)
-            ticket = await link.stream.put(frame.view[: link.part])
-            poison_in_a_child(frame.view)
+            ticket = await link.stream.put(link.frame.view[: link.part])
+            poison_in_a_child(link.frame.view)
             assert_same(await link.read(link.part), payload(1, link.part))
             await ticket
 
     async def test_a_forked_child_closes_the_pipe_between(self) -> None:
         before = pipes()
         async with opened("socket") as link:
-            frame = filled(link.pool, 1)
-            await link.stream.put(frame.view[: link.part])
+            await link.stream.put(link.frame.view[: link.part])
             between = pipes() - before
             assert len(between) == 2
             assert not in_a_child(lambda: between & pipes())
@@ -591,9 +571,7 @@ class TestRefused:
             ("socket", "pipe2:error=EMFILE"),
         ],
     )
-    async def test_a_kernel_that_refuses_gets_copies(
-        self, kind: str, fault: str
-    ) -> None:
+    async def test_kernel_that_refuses_gets_copies(self, kind: str, fault: str) -> None:
         for when in (":when=1", ":when=3+"):
             if when == ":when=3+" and fault.startswith("pipe2"):
                 continue  # it is opened once
@@ -610,8 +588,7 @@ class TestAnyMemory:
         async with writer, reader:
             parts = [payload(n, size) for n, size in enumerate((9, 300_001, 70_000))]
             got = bytearray(sum(map(len, parts)))
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(reader.receive_exactly, got)
+            async with meanwhile(reader.receive_exactly, got):
                 await writer.send(*map(make, parts))
             assert_same(bytes(got), b"".join(parts))
             assert writer._out.stats().lent == 370_001

@@ -78,9 +78,7 @@ async def test_what_the_file_has_buffered_goes_first(tmp_path: Path, mode: str) 
 
 
 @pytest.mark.parametrize("mode", ["rb", "r+b"])
-async def test_what_the_file_has_read_ahead_comes_again(
-    tmp_path: Path, mode: str
-) -> None:
+async def test_what_it_has_read_ahead_comes_again(tmp_path: Path, mode: str) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"header\nbody")
     file: Any = path.open(mode)
@@ -288,9 +286,7 @@ async def test_ready_without_a_wait() -> None:
             assert caught.value.value is ready
 
 
-async def test_the_one_that_sends_is_closed_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_sender_is_closed_first(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[Bound] = []
     real = Bound._close
 

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import numpy as np
 import pytest
-from links import is_trio, until
+from links import is_trio, meanwhile, until
 from tensors import Tensor
 
 import aiozerocopy as azc
@@ -183,8 +183,7 @@ class TestSlots:
     async def test_a_slot_comes_back_from_another_thread(self) -> None:
         async with azc.FramePool(10, slots=1) as pool:
             frames = [await pool.acquire()]
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(pool.acquire)
+            async with meanwhile(pool.acquire):
                 await until(lambda: pool.stats.waiting == 1)
                 thread = threading.Thread(target=frames.clear)
                 thread.start()

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 import scripts
-from links import begun, everything, is_gone, linux_only, others_wait
+from links import begun, everything, fork, is_gone, linux_only, meanwhile, others_wait
 
 import aiozerocopy as azc
 from aiozerocopy import process as module
@@ -326,9 +325,7 @@ async def test_every_waiting_sender_is_told() -> None:
 
 
 @pytest.mark.every_loop
-async def test_child_that_closes_stdin_and_lives(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_child_closes_stdin_and_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiozerocopy._process.child.LAST_WORDS", 0.01)
     script = "exec <&-; echo words >&2; echo ready; exec sleep 60"
     async with azc.open_process(script, stdout=True) as child:
@@ -357,8 +354,7 @@ async def test_end_says_what_could_not_be_sent() -> None:
             await child.aclose()
         assert caught.value.returncode == 3
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(close)
+    async with meanwhile(close):
         await begun(child.stdin, 2)  # the second is the flush
         child.send_signal(signal.SIGUSR1)
     assert child.returncode == 3
@@ -464,9 +460,7 @@ async def test_abort() -> None:
 
 async def test_abort_in_a_forked_child_is_not_ours() -> None:
     async with azc.open_process(["cat"], stdout=True) as child:
-        with warnings.catch_warnings():  # 3.12 and later warn of threads
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
+        pid = fork()
         if not pid:
             child.abort()
             os._exit(0)

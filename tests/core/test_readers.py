@@ -15,10 +15,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import anyio
 import figures
 import pytest
-from links import linux_only, others_wait, until
+from links import cut_short, linux_only, others_wait, until
 from loans import ends
 from oracle import POISON, Checker, message, payload, poison
 
@@ -104,25 +103,24 @@ def by_second_opener(fd: int, sink: Sink, _held: Held) -> None:
         os.close(second)
 
 
-def by_splice(fd: int, sink: Sink, held: Held) -> None:
+def by_splice(fd: int, sink: Sink, held: Held, tees: bool = False) -> None:
     """Onward into another pipe, which is read when the sender has done."""
     with own_pipe() as (out, into):
         count = 0
-        while n := os.splice(fd, into, MiB):
+        while n := (tee if tees else os.splice)(fd, into, MiB):
             count += n
         held()
         read_from(out, count, sink)
 
 
 def by_tee(fd: int, sink: Sink, held: Held) -> None:
-    """Into another pipe, which is read when the sender has done."""
-    with own_pipe() as (out, into):
-        count = 0
-        while n := checked(LIBC.tee(fd, into, MiB, 0)):
-            count += n
-            read_from(fd, n, len)
-        held()
-        read_from(out, count, sink)
+    by_splice(fd, sink, held, tees=True)
+
+
+def tee(fd: int, into: int, most: int) -> int:
+    n = checked(LIBC.tee(fd, into, most, 0))
+    read_from(fd, n, len)
+    return n
 
 
 def checked(n: int) -> int:
@@ -298,11 +296,9 @@ async def test_what_was_lent_is_taken_from_nobody_by_a_cancel(
         stream = azc.open_writer(write_fd, peer="reads")
         with await pool.acquire() as frame:
             frame.view[:] = payload(1, FRAME)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(stream.send, frame)
+            async with cut_short(stream.send, frame):
                 await until(lambda: stream.stats.bytes_sent >= size)
                 await others_wait()
-                tasks.cancel_scope.cancel()
             if end == "abort":
                 stream.abort()
             poison(frame.view)

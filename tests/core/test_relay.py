@@ -20,8 +20,10 @@ from inventory import TASKS, thread_ids
 from limits import files_up_to
 from links import (
     Attempt,
+    cut_short,
     everything,
     linux_only,
+    meanwhile,
     open_link,
     open_unread,
     others_wait,
@@ -29,7 +31,6 @@ from links import (
     receives,
     tls_over,
     until,
-    wait_for_file,
 )
 from oracle import assert_prefix, assert_same, payload
 
@@ -69,8 +70,6 @@ async def test_every_byte_of_every_link(source: str, to: str, tmp_path: Path) ->
     data = DATA[: 300_000 if "pty" in (source, to) else None]
     got = bytearray()
     with open_unread(source, folders[0], data) as left:
-        if source == "file":
-            wait_for_file(left, len(data))
         with open_link(to, folders[1]) as right:
             async with reading(right, got.extend), left.receiver() as first:
                 async with right.sender() as second:
@@ -151,8 +150,7 @@ async def sent_to_pipe(relay_to: Any) -> tuple[bytes, int]:
     """What arrives in a pipe, and how many bytes were moved."""
     reader, writer = azc.pipe()
     got = Attempt()
-    async with reader, anyio.create_task_group() as tasks:
-        tasks.start_soon(got.run, everything, reader)
+    async with reader, meanwhile(got.run, everything, reader):
         async with writer:
             moved = await relay_to(writer)
     return got.result, moved
@@ -233,8 +231,7 @@ async def test_a_relay_is_awaited_once(film: Path, tmp_path: Path) -> None:
 async def test_a_full_disk(kind: str, tmp_path: Path) -> None:
     """What was taken and is not on the disk is still the source's."""
     source, feeder = ends(kind)
-    async with source, feeder, anyio.create_task_group() as tasks:
-        tasks.start_soon(_send_and_close, feeder)
+    async with source, feeder, meanwhile(_send_and_close, feeder):
         with files_up_to(1 << 20), pytest.raises(azc.StreamBroken) as caught:
             await azc.relay(source, tmp_path / "copy")
         rest = await everything(source)
@@ -300,8 +297,7 @@ async def test_a_message_from_a_thread_waits_for_its_end() -> None:
 @pytest.mark.every_loop
 async def test_in_pieces_others_may_send_in_between() -> None:
     async with azc.pipe() as (reader, writer), azc.pipe() as (source, feeder):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_call, azc.relay(source, writer, pieces=True))
+        async with meanwhile(_call, azc.relay(source, writer, pieces=True)):
             for letter in (b"a", b"b", b"c"):
                 await feeder.send(letter)
                 assert await reader.receive() == letter
@@ -319,8 +315,7 @@ async def test_in_pieces_until_one_is_closed(ended: str, moved: int) -> None:
     reader, sink = azc.pipe()
     numbers = {source.fileno(), sink.fileno()}
     relay, relaying = azc.relay(source, sink, pieces=True), Attempt()
-    async with source, feeder, reader, sink, anyio.create_task_group() as tasks:
-        tasks.start_soon(relaying.run, _call, relay)
+    async with source, feeder, reader, sink, meanwhile(relaying.run, _call, relay):
         if moved:
             await feeder.send(b"x")
             await reader.receive()
@@ -364,8 +359,7 @@ async def test_a_file_onto_itself_stays_as_it_is(kind: str, film: Path) -> None:
 
 async def test_two_relays_from_one_source() -> None:
     async with azc.pipe() as (reader, writer), azc.pipe() as (source, feeder):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_call, azc.relay(source, writer))
+        async with meanwhile(_call, azc.relay(source, writer)):
             await until(lambda: source._in.stats().queued)
             with pytest.raises(anyio.BusyResourceError):
                 await azc.relay(source, writer)
@@ -419,8 +413,7 @@ async def test_pages_are_lent_or_spliced(kind: str, lane: str, first: str) -> No
         assert (feeder.lane, relay.lane) == lanes[first]
         if first == "the relay":  # it has ended: the next one lends again
             async with azc.open_writer(os.dup(feeder.fileno()), peer="reads") as other:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(source.receive_exactly, received)
+                async with meanwhile(source.receive_exactly, received):
                     await other.send(frame.view)
                 assert other.lane == "vmsplice"
         await feeder.aclose()
@@ -439,8 +432,7 @@ async def test_signals_do_not_reach_its_thread() -> None:
     for number in (signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
         handled |= 1 << number - 1
     async with azc.pipe() as (source, feed), azc.pipe() as (far, sink):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_call, azc.relay(source, sink))
+        async with meanwhile(_call, azc.relay(source, sink)):
             await feed.send(b"x")
             assert await far.receive() == b"x"
             new = thread_ids() - before
@@ -538,9 +530,8 @@ async def test_when_the_sinks_reader_leaves(kind: str, to: str) -> None:
 async def test_the_reader_leaves_while_the_source_is_silent() -> None:
     async with azc.pipe() as (source, feeder):
         reader, sink = azc.pipe()
-        async with anyio.create_task_group() as tasks:
-            two = Two(source, sink)
-            tasks.start_soon(two.run)
+        two = Two(source, sink)
+        async with meanwhile(two.run):
             await until(lambda: source._in.stats().waits)
             await reader.aclose()
             await until(lambda: two.error)
@@ -555,9 +546,8 @@ async def test_a_source_that_breaks_leaves_the_sink_well() -> None:
         source = azc.wrap_socket(listener.accept()[0])
     async with source, azc.pipe() as (reader, sink):
         peer.sendall(b"some")
-        async with anyio.create_task_group() as tasks:
-            two = Two(source, sink)
-            tasks.start_soon(two.run)
+        two = Two(source, sink)
+        async with meanwhile(two.run):
             assert await reader.receive() == b"some"
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             peer.close()
@@ -576,8 +566,7 @@ async def test_closed_on_this_side(which: str, how: str, begins: bool) -> None:
         if not begins:
             await sink.put(DATA)  # the relay waits for its turn
         attempt = Attempt()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(attempt.run, _call, azc.relay(source, sink))
+        async with meanwhile(attempt.run, _call, azc.relay(source, sink)):
             if begins:
                 await feeder.send(b"some")
                 assert await reader.receive() == b"some"
@@ -621,10 +610,8 @@ async def test_cancelled_before_its_turn_it_leaves_no_trace(film: Path) -> None:
 async def cancelled_file(sink: SendStream, file: Any, *part: int) -> Any:
     """A relay of a file that was cancelled in the middle."""
     relay = sink.send_file(file, *part)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_call, relay)
+    async with cut_short(_call, relay):
         await until(lambda: relay.moved and _is_stuck(sink))
-        tasks.cancel_scope.cancel()
     yield relay
 
 
@@ -694,8 +681,7 @@ async def test_a_cancelled_file_that_fails_breaks_its_sink(film: Path) -> None:
         numbers = [int(name) for name in os.listdir("/dev/fd")]
         [lost] = [fd for fd in numbers if is_same_file(fd, film)]
         os.dup2(null, lost)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(everything, reader)
+        async with meanwhile(everything, reader):
             with pytest.raises(azc.StreamBroken, match="behind our back"):
                 await sink.send(b"next")
             sink.abort()
@@ -716,9 +702,8 @@ async def test_a_lost_fd(lost: str, tmp_path: Path) -> None:
     strange.write_bytes(b"none of ours")
     async with azc.pipe() as (source, feeder):
         reader, sink = azc.pipe()
-        async with anyio.create_task_group() as tasks:
-            two = Two(source, sink)
-            tasks.start_soon(two.run)
+        two = Two(source, sink)
+        async with meanwhile(two.run):
             await until(lambda: source._in.stats().waits)
             number = (source if lost == "source" else sink).fileno()
             fd = os.open(strange, os.O_RDWR)
@@ -743,8 +728,7 @@ async def test_from_and_to_tls(
 ) -> None:
     copy = film.with_name("copy")
     async with azc.socketpair() as ends, tls_over(ends, tls) as (server, client):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_call, azc.relay(film, server))
+        async with meanwhile(_call, azc.relay(film, server)):
             relay = azc.relay(client, copy, len(DATA))
             assert await relay == len(DATA)
             assert relay.lane == "copy"
@@ -768,21 +752,16 @@ async def test_stopped_at_random(seed: int) -> None:
     source, feeder = ends(chance.choice(KINDS_AT_RANDOM))
     reader, sink = ends(chance.choice(KINDS_AT_RANDOM))
     got = bytearray()
-    async with source, feeder, reader, sink, anyio.create_task_group() as tasks:
-        tasks.start_soon(_send_and_close, feeder)
+    async with source, feeder, reader, sink, meanwhile(_send_and_close, feeder):
         while len(got) < len(DATA):
             if chance.random() < 0.3:
                 got += await source.receive(chance.randint(1, 100_000))
                 continue
             relay = azc.relay(source, sink, chance.randint(1, 2_000_000))
             arrived = bytearray()
-            async with anyio.create_task_group() as readers:
-                readers.start_soon(
-                    _collect, reader, arrived, chance.randint(1, 1 << 20)
-                )
+            async with cut_short(_collect, reader, arrived, chance.randint(1, 1 << 20)):
                 with anyio.move_on_after(chance.choice((0, 0.0005, 0.002, 0.02))):
                     await relay
-                readers.cancel_scope.cancel()
             arrived += await _exactly(reader, relay.taken - len(arrived))
             got += arrived
     assert_same(got, DATA)

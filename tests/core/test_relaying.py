@@ -10,7 +10,7 @@ import anyio
 import pytest
 from answering import Answering
 from limits import files_up_to
-from links import Attempt, until
+from links import Attempt, meanwhile, until
 from unread import SIZE
 
 import aiozerocopy as azc
@@ -66,8 +66,7 @@ class TestTells:
         lane = "copy" if PORTABLE else "splice"
         relay, attempt = ends.relay(6), Attempt()
         assert (relay.moved, relay.taken, relay.lane) == (0, 0, "copy")
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(attempt.run, call, relay)
+        async with meanwhile(attempt.run, call, relay):
             await ends.feeder.send(b"1234")
             assert await ends.reader.receive() == b"1234"
             assert relay.lane == lane
@@ -105,8 +104,7 @@ class TestUnread:
     async def test_what_did_not_get_out_stays(self, ends: Ends) -> None:
         ends.source._unread = data = os.urandom(2 * SIZE)
         relay, attempt = ends.relay(len(data)), Attempt()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(attempt.run, call, relay)
+        async with meanwhile(attempt.run, call, relay):
             await ends.reader.receive_exactly(bytearray(1000))
             ends.reader.abort()
         assert isinstance(attempt.error, StreamBroken)
@@ -204,8 +202,7 @@ class TestFails:
 
         monkeypatch.setattr(SendStream, "_explain", explain)
         relay, attempt = ends.relay(), Attempt()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(attempt.run, call, relay)
+        async with meanwhile(attempt.run, call, relay):
             await ends.feeder.send(b"1234")
             await until(lambda: relay.moved == 4)
             ends.reader.abort()

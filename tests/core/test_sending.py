@@ -16,9 +16,12 @@ from links import (
     SENDS,
     Link,
     attempt,
+    attempting,
     begun,
     checked,
     collected,
+    cut_short,
+    meanwhile,
     open_link,
     reading,
     stuck,
@@ -110,8 +113,7 @@ def calls_of(stream: azc.SendStream) -> list[Any]:
 
 async def test_a_second_sender_is_refused(link: Link) -> None:
     async with checked(link, {1: 6}, concurrent="raise") as (stream, reader):
-        async with anyio.create_task_group() as tasks:
-            first = attempt(tasks, stream.send, message(1, 0, BIG))
+        async with attempting(stream.send, message(1, 0, BIG)) as first:
             await begun(stream)
             for call in calls_of(stream):
                 with pytest.raises(anyio.BusyResourceError) as caught:
@@ -143,15 +145,12 @@ async def test_one_that_waits_for_room_is_in_progress(link: Link) -> None:
 @pytest.mark.every_loop
 async def test_one_that_was_cancelled_is_over(link: Link) -> None:
     async with checked(link, {1: 2}, concurrent="raise") as (stream, reader):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(stream.send, message(1, 0, BIG))
+        async with cut_short(stream.send, message(1, 0, BIG)):
             await begun(stream)
-            tasks.cancel_scope.cancel()
         with anyio.CancelScope() as scope:
             scope.cancel()
             await stream.send(b"never" * BIG)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(stream.send, message(1, 1, 10))
+        async with meanwhile(stream.send, message(1, 1, 10)):
             reader.start()
 
 
@@ -171,12 +170,10 @@ async def test_a_relay_is_a_sender(link: Link) -> None:
             with pytest.raises(anyio.BusyResourceError):
                 await sink.send(b"x")
             tasks.cancel_scope.cancel()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(sink.send, message(1, 0, BIG))
+        async with cut_short(sink.send, message(1, 0, BIG)):
             await begun(sink)
             with pytest.raises(anyio.BusyResourceError):
                 await azc.relay(source, sink)
-            tasks.cancel_scope.cancel()
         await sink.aclose(linger=0)
 
 

@@ -7,6 +7,7 @@ import select
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import anyio
@@ -183,7 +184,7 @@ class TestPutNow:
 
 class TestInterrupted:
     @pytest.mark.parametrize("bound", [False, True])
-    @pytest.mark.parametrize("name", ["send", "put", "send_many"])
+    @pytest.mark.parametrize("name", ["send", "put", "send_many", "send_from_thread"])
     async def test_twice(
         self,
         stream: SendStream,
@@ -196,21 +197,11 @@ class TestInterrupted:
         data = bytearray(SIZE)
         with monkeypatch.context() as patched:
             it = TwiceInterrupted("channel.Channel.note_result", patched)
+            call = getattr(stream, name)
+            if name == "send_from_thread":
+                call = partial(anyio.to_thread.run_sync, call)
             with pytest.raises(KeyboardInterrupt, match="second"):
-                await getattr(stream, name)([data] if name == "send_many" else data)
-        assert it.tries == 2
-        data.append(0)
-
-    async def test_twice_in_a_thread(
-        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        data = bytearray(SIZE)
-        with (
-            monkeypatch.context() as patched,
-            pytest.raises(KeyboardInterrupt, match="second"),
-        ):
-            it = TwiceInterrupted("channel.Channel.note_result", patched)
-            await anyio.to_thread.run_sync(stream.send_from_thread, data)
+                await call([data] if name == "send_many" else data)
         assert it.tries == 2
         data.append(0)
 
@@ -260,9 +251,7 @@ class TestBinding:
         asyncio.run(enter_twice())
         assert stream.stats.messages_sent == 1
 
-    async def test_its_budget_is_of_calls_and_of_pages(
-        self, stream: SendStream
-    ) -> None:
+    async def test_its_budget_is_of_calls_and_pages(self, stream: SendStream) -> None:
         stream._enter()
         stream._budget = 4
         spent = [stream._budget_is_spent(0) for _ in range(8)]

@@ -194,9 +194,7 @@ class TestSend:
 
 
 class TestMove:
-    async def test_what_has_not_begun_goes_on_from_a_copy_too(
-        self, pairs: Pairs
-    ) -> None:
+    async def test_what_has_not_begun_goes_on_from_a_copy(self, pairs: Pairs) -> None:
         """It was another message once."""
         pairs.queued(first := Shared([bytes(4 * BIG)]))
         waiting = pairs.queued(message := Shared([bytearray(b"old")]))

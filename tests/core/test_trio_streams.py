@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 import ssl
-import subprocess
 import sys
 import types
 from collections.abc import Awaitable, Callable
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
+import scripts
 from interruption import Interruption, Lines
 from links import BIG
 from oracle import message
@@ -132,9 +132,7 @@ async def test_who_waits_for_the_fd_is_told(end: str) -> None:
             ours.abort()
 
 
-def test_a_stream_ends_also_while_trio_is_being_imported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_stream_ends_while_trio_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = types.ModuleType("trio.lowlevel")
     monkeypatch.setitem(sys.modules, "trio.lowlevel", begun)
     for stream in azc.pipe():
@@ -175,13 +173,7 @@ def test_what_is_no_stream() -> None:
 
 def test_without_trio_it_says_what_to_install(tmp_path: Path) -> None:
     code = "import sys; sys.modules['trio'] = None; import aiozerocopy as azc"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}; azc.as_trio"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = scripts.ran([sys.executable, "-c", f"{code}; azc.as_trio"], cwd=tmp_path)
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ModuleNotFoundError: aiozerocopy.as_trio needs trio: pip")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 import pytest
-from links import is_trio, others_wait, until
+from links import cut_short, is_trio, meanwhile, others_wait, until
 from unread import SIZE, Unread
 
 import aiozerocopy as azc
@@ -117,11 +117,9 @@ async def test_a_start_that_is_interrupted_leaves_nothing_watched(
 
 async def test_who_gave_up_is_not_woken(busy: list[Busy]) -> None:
     busy.append(it := Busy())
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(it.waiter.wait, it.operation)
+    async with cut_short(it.waiter.wait, it.operation):
         await others_wait()
         assert it.operation._listeners
-        tasks.cancel_scope.cancel()
     assert not it.operation._listeners
     await it.read()
     it.waiter.leave(it.key)
@@ -160,9 +158,7 @@ async def test_a_shielded_wait_ends_in_time(busy: list[Busy]) -> None:
     it.waiter.leave(it.key)
 
 
-async def test_an_asyncio_task_that_is_cancelled_in_a_shielded_wait(
-    busy: list[Busy],
-) -> None:
+async def test_an_asyncio_task_cancelled_in_a_shielded_wait(busy: list[Busy]) -> None:
     if is_trio():
         pytest.skip("asyncio's own cancel knows no scopes")
     busy.append(it := Busy())
@@ -294,9 +290,7 @@ class TestRemoteChange:
             await it.wait(lambda: next(answers))
         assert not it._wakes
 
-    async def test_it_looks_once_in_a_while(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_it_looks_now_and_then(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(change, "LOOK_AGAIN", 0.001)
         answers = iter([False] * 5 + [True])
         with anyio.fail_after(10):
@@ -367,8 +361,7 @@ class Wire:
 
     async def receive_late(self) -> None:
         """... while this thread, which is the loop's, waits for the peer."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.stream.receive_exactly, self.received)
+        async with meanwhile(self.stream.receive_exactly, self.received):
             await others_wait()
             thread = self.write()
             assert self.has_written.wait(20)

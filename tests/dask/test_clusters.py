@@ -1,11 +1,10 @@
 """Whole clusters of Dask over our protocols, in processes of their own."""
 
-import os
-import subprocess
 import sys
 from importlib.util import find_spec
 
 import pytest
+import scripts
 from links import linux_only
 
 pytest.importorskip("distributed", reason="needs Dask")
@@ -92,16 +91,11 @@ def certificates(folder: Path) -> str:
 def test_clusters(tmp_path: Path) -> None:
     """One after the other, in one process: most of the time goes to imports."""
     with_pandas = "pandas" if find_spec("pandas") else ""
-    done = subprocess.run(
+    settings = QUIET | {"DASK_TEMPORARY_DIRECTORY": str(tmp_path)}
+    done = scripts.ran(
         [sys.executable, "-c", CLUSTERS, certificates(tmp_path), with_pandas],
         cwd=tmp_path,
-        env=os.environ
-        | QUIET
-        | {"DASK_TEMPORARY_DIRECTORY": str(tmp_path)}
-        | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        check=False,
+        env=scripts.environment(**settings),
     )
     assert (done.stderr, done.returncode) == ("", 0)
     assert done.stdout == "azc://\nazc+tls://\nazc+unix://\n"

@@ -13,7 +13,6 @@ import struct
 import subprocess
 import sys
 import threading
-import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any
@@ -22,7 +21,7 @@ import pytest
 from figures import count
 from interruption import Interruption, Lines, hit_each_line
 from inventory import held
-from links import linux_only, until
+from links import fork, linux_only, until
 
 pytest.importorskip("distributed", reason="needs Dask")
 np = pytest.importorskip("numpy")
@@ -141,7 +140,6 @@ async def test_messages_of_all_sizes_keep_their_order(comms: Comms) -> None:
 
 async def test_writers_that_compete_do_not_mix(comms: Comms) -> None:
     sizes = (10, BIG, LARGE, 20) * 3
-
     one, other = comms
     writes = [
         asyncio.create_task(one.write({"n": n, **message(size, n)}))
@@ -236,12 +234,11 @@ async def test_forked_child_takes_nothing_out_of_the_pipe(
     monkeypatch: pytest.MonkeyPatch, comms: Comms
 ) -> None:
     monkeypatch.setattr(local, "LARGE", 100_000)
-
     one, other = comms
     write = asyncio.create_task(one.write(message(500_000)))
     await until(lambda: one.stream._lends and one.stream._loan.reader.fileno() < 0)
     await until(lambda: one.stream._loan.writer._out.stats().bytes > 500_000)
-    child = forked()
+    child = fork()
     if not child:
         one.abort()
         os._exit(0)
@@ -249,12 +246,6 @@ async def test_forked_child_takes_nothing_out_of_the_pipe(
     got = await other.read()
     assert np.array_equal(got["a"], array(500_000))
     await write
-
-
-def forked() -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # there are threads
-        return os.fork()
 
 
 # ---- no fds -------------------------------------------------------------------------
@@ -407,7 +398,6 @@ async def test_message_that_comes_again_is_taken_from_the_socket(
     fds: int, comms: Comms
 ) -> None:
     """Whether the pipe never came, came, or came with other fds."""
-
     one, other = comms
     peer = socket.socket(fileno=os.dup(one.stream.fileno()))
     buffers, _ = pack([b"\x80", b"\x93\x01\x02\x03" * 9])
@@ -482,7 +472,6 @@ async def test_peer_is_killed_at_any_byte(role: str, seed: int) -> None:
 async def test_comm_is_aborted_at_any_byte(who: str, seed: int, comms: Comms) -> None:
     """From another thread, as Dask may do it."""
     n = random.Random(seed).randrange(1, BIG)
-
     one, other = comms
     dying = {"reader": other, "writer": one}[who]
     write = asyncio.create_task(one.write(message(BIG)))

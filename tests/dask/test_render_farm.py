@@ -1,8 +1,6 @@
 """examples/render_farm.py: what is lost in the middle costs no frame."""
 
 import functools
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ from typing import Any
 import anyio
 import ffmpegs
 import pytest
+import scripts
 from ffmpegs import quick_ffmpeg  # noqa: F401
 from links import linux_only
 
@@ -27,15 +26,8 @@ def test_farm_loses_no_frame(loss: str, tmp_path: Path) -> None:
     film = tmp_path / "film.mkv"
     options = f"--size 64x48 --frames {FRAMES} --range 4 --ahead 4"
     program = [str(SUPPORT / "farm_losses.py"), loss, str(film), *options.split()]
-    done = subprocess.run(
-        [sys.executable, *program],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    environment = scripts.environment()
+    scripts.output([sys.executable, *program], cwd=tmp_path, env=environment)
     pictures = anyio.run(ffmpegs.frames_of, film)
     assert [nearest(picture) for picture in pictures] == list(range(FRAMES))
 

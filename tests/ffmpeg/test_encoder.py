@@ -29,7 +29,7 @@ from ffmpegs import (
     seen,
 )
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
-from links import until
+from links import attempting, meanwhile, until
 
 import aiozerocopy as azc
 from aiozerocopy.broadcast import ClientTooSlow
@@ -70,8 +70,7 @@ async def send_all(encoder: Encoder, pictures: Iterable[Any]) -> None:
 
 async def film_of(encoder: Encoder, pictures: Iterable[Any]) -> bytes:
     """The chunks, one after the other."""
-    async with encoder, anyio.create_task_group() as tasks:
-        tasks.start_soon(send_all, encoder, pictures)
+    async with encoder, meanwhile(send_all, encoder, pictures):
         film = b"".join([chunk async for chunk in encoder])
     return film
 
@@ -108,9 +107,7 @@ def as_it_is(piece: azc.broadcast.Published) -> list[memoryview]:
     return [piece.view]
 
 
-async def test_film_goes_to_a_socket_and_a_file_at_once(
-    ffmpeg: str, tmp_path: Path
-) -> None:
+async def test_film_goes_to_a_socket_and_a_file(ffmpeg: str, tmp_path: Path) -> None:
     """MPEG-TS, which is read once."""
     path = tmp_path / "film.ts"
     there, client = azc.socketpair()
@@ -210,8 +207,7 @@ async def test_a_slow_taker_is_waited_for(ffmpeg: str) -> None:
                 sent += 1
         assert waited.cancelled_caught
         assert encoder.returncode is None
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(encoder.finish)
+        async with meanwhile(encoder.finish):
             film = b"".join([chunk async for chunk in encoder])
     assert len(played(film, ffmpeg)) == sent
 
@@ -227,9 +223,7 @@ async def test_one_that_hangs_is_killed(pretend: Callable[[str], str]) -> None:
             await encoder.receive()
 
 
-async def test_one_that_is_done_is_not_said_to_hang(
-    pretend: Callable[[str], str],
-) -> None:
+async def test_one_that_is_done_does_not_hang(pretend: Callable[[str], str]) -> None:
     """However late its chunks are taken."""
     done = pretend("cat >&2; echo film; exit 1")
     async with Encoder(SIZE, format="rawvideo", timeout=1, ffmpeg=done) as encoder:
@@ -260,18 +254,14 @@ async def test_killed(ffmpeg: str) -> None:
     encoder = Encoder(SIZE, 25, **RAW, group=1, low_delay=True, ffmpeg=ffmpeg)
     pieces: list[bytes] = []
     async with encoder, encoder.clients() as clients:
-        async with anyio.create_task_group() as tasks:
-
-            async def take_until_error() -> None:
-                with pytest.raises(FFmpegError, match="SIGKILL"):
-                    await take(clients.subscribe(), pieces)
-
-            tasks.start_soon(take_until_error)
+        async with attempting(take, clients.subscribe(), pieces) as taking:
             with pytest.raises(FFmpegError, match="SIGKILL"):
                 for number in itertools.count():
                     await encoder.put(picture(number))
                     if len(pieces) >= 5 and encoder.returncode is None:
                         os.kill(encoder.pid, signal.SIGKILL)
+        assert isinstance(taking.error, FFmpegError)
+        assert "SIGKILL" in str(taking.error)
         with pytest.raises(FFmpegError, match="SIGKILL"):
             await encoder.receive()
         late = clients.subscribe()

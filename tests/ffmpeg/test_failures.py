@@ -156,9 +156,7 @@ async def test_busy_ffmpeg_is_left_alone(pretend: Callable[[str], str]) -> None:
     assert video.returncode == 0
 
 
-def test_time_in_which_the_whole_machine_stood_still(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_time_in_which_the_machine_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred seconds have gone from one look to the next: FFmpeg had them not."""
     times = itertools.chain([0.0], itertools.repeat(100.0))
     clock = SimpleNamespace(monotonic=functools.partial(next, times))

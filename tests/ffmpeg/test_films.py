@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from ffmpegs import frames_of, quick_ffmpeg
 from flat_pictures import DRAWN, drawn
-from links import others_wait
+from links import cut_short, meanwhile, others_wait
 from tensors import Tensor
 
 from aiozerocopy.ffmpeg import FFmpegError, Writer, codecs, destination
@@ -393,8 +393,7 @@ async def test_loop_is_free_meanwhile(
     monkeypatch.setattr(Conversion, "to_yuv", convert)
     size = (1920, 1080)
     async with Writer([*RAW, tmp_path / "a.yuv"], size) as video:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(video.put, numbered(1, size))
+        async with meanwhile(video.put, numbered(1, size)):
             await others_wait()
             is_free.set()
 
@@ -529,9 +528,7 @@ async def test_no_frame_is_no_film(ffmpeg: str, tmp_path: Path, name: str) -> No
     assert os.listdir(tmp_path) == []
 
 
-async def test_ffmpeg_that_does_not_work(
-    pretend: Callable[[str], str], tmp_path: Path
-) -> None:
+async def test_broken_ffmpeg(pretend: Callable[[str], str], tmp_path: Path) -> None:
     with pytest.raises(FFmpegError, match="does not work: it lists no encoders"):
         await Writer(tmp_path / "a.mp4", (64, 48), ffmpeg=pretend("exit 3"))
     assert os.listdir(tmp_path) == ["pretended"]
@@ -565,10 +562,8 @@ async def test_cancelled_at_its_end_it_is_there(
     video = await Writer(path, (64, 48))
     await video.send(numbered(1))
     monkeypatch.setattr("aiozerocopy.ffmpeg.destination.ask", forever)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(video.aclose)
+    async with cut_short(video.aclose):
         await began.wait()
-        tasks.cancel_scope.cancel()
     assert os.listdir(tmp_path) == ["a.mp4"]
     assert len(await frames_of(path)) == 1
 

@@ -169,9 +169,7 @@ async def test_frames_at_a_rate(
     assert times == pytest.approx(expected, abs=1e-9)
 
 
-async def test_rate_of_part_of_a_film(
-    ffmpeg: str, corpus: Callable[[str], Path]
-) -> None:
+async def test_rate_of_a_films_part(ffmpeg: str, corpus: Callable[[str], Path]) -> None:
     path = corpus("packaged") / "constant.mp4"
     part = {"start": 0.5, "duration": "200ms"}
     times = await times_of(path, fps=10, ffmpeg=ffmpeg, **part)

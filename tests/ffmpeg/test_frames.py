@@ -126,9 +126,7 @@ def test_random_pictures(colour: Colour, dice: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("channels", [3, 4])
-def test_rows_that_are_apart_or_upside_down(
-    channels: int, dice: np.random.Generator
-) -> None:
+def test_rows_apart_or_upside_down(channels: int, dice: np.random.Generator) -> None:
     whole = dice.integers(0, 256, (40, 100, channels), np.uint8)
     for view in (whole[5:20, 10:71], whole[::-1], whole[::2], whole[30::-3, :64]):
         straight = np.ascontiguousarray(view)

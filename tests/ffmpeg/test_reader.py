@@ -17,7 +17,7 @@ import pytest
 from ffmpegs import frames_of, needed
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
 from gates import Gate
-from links import until
+from links import attempting, cut_short, until
 
 import aiozerocopy as azc
 from aiozerocopy.ffmpeg import FFmpegError, Reader, find_ffmpeg, reader
@@ -268,9 +268,7 @@ async def test_source_that_may_not_open_twice(tmp_path: Path) -> None:
         (await film.receive()).release()
 
 
-async def test_ctrl_c_in_the_terminal_is_not_for_ffmpeg(
-    ffmpeg: str, tmp_path: Path
-) -> None:
+async def test_ctrl_c_is_not_for_ffmpeg(ffmpeg: str, tmp_path: Path) -> None:
     async with Reader(numbered(tmp_path / "a.mkv"), ffmpeg=ffmpeg) as film:
         assert os.getpgid(film.pid) == film.pid
 
@@ -310,11 +308,9 @@ async def test_cancel_at_the_end_hides_no_failure(
     async with pretend_film(f"{said}; exec >&-; read _ <{tmp_path}/go; exit 3") as film:
         (await film.receive()).release()
         for _ in range(2):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(film.receive)
+            async with cut_short(film.receive):
                 await until(lambda: has_ended(film))
                 await anyio.wait_all_tasks_blocked()
-                tasks.cancel_scope.cancel()
         (tmp_path / "go").write_text("\n")
         with pytest.raises(FFmpegError) as caught:
             await film.receive()
@@ -426,10 +422,8 @@ async def test_cancelled_receives_lose_nothing(convert: Any, tmp_path: Path) -> 
 @pytest.mark.every_loop
 async def test_cancel_waits_for_no_conversion(gate: Gate, tmp_path: Path) -> None:
     async with Reader(numbered(tmp_path / "a.mkv", 3, LARGE), slots=2) as film:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(film.receive)
+        async with cut_short(film.receive):
             await gate.until_begun()
-            tasks.cancel_scope.cancel()
         pool = film.pool
         assert pool
         assert pool.stats.free == 0  # what is received has them
@@ -495,16 +489,12 @@ async def test_no_frame_of_a_shared_pool_comes_ahead(tmp_path: Path) -> None:
 @pytest.mark.every_loop
 async def test_one_task_at_a_time(gate: Gate, tmp_path: Path) -> None:
     async with Reader(numbered(tmp_path / "a.mkv", 3, LARGE)) as film:
-        async with anyio.create_task_group() as tasks:
-
-            async def receive() -> None:
-                (await film.receive()).release()
-
-            tasks.start_soon(receive)
+        async with attempting(film.receive) as receiving:
             await gate.until_begun()
             with pytest.raises(anyio.BusyResourceError):
                 await film.receive()
             gate.open()
+        receiving.result.release()
         assert film.pool
         assert film.pool.stats.free == 2  # one is the next frame's
 
@@ -543,14 +533,12 @@ async def test_pool_that_runs_dry_is_told_once(
                 frames.append(frame)  # noqa: PERF401
 
         with pytest.warns(RuntimeWarning, match=r"none of 2 .* copy=True") as told:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(receive_all)
+            async with cut_short(receive_all):
                 await until(lambda: bool(told.list))
                 frames.pop().release()
                 await until(lambda: len(frames) == 2)
                 with anyio.move_on_after(0.05):  # twice as long as its patience
                     await anyio.sleep_forever()
-                tasks.cancel_scope.cancel()
         assert len(told.list) == 1
         assert told.list[0].filename == __file__
     assert film.frames_received == 3

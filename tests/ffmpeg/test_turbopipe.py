@@ -446,9 +446,7 @@ class TestOpenGL:
             buffer.release()
         assert gl.error == "GL_NO_ERROR"
 
-    def test_copies_take_no_more_memory_than_is_in_flight(
-        self, gl: Any, pipe: Pipe
-    ) -> None:
+    def test_copies_take_only_what_is_in_flight(self, gl: Any, pipe: Pipe) -> None:
         buffer = gl.buffer(noise())
         pipe.start_reading()
         turbopipe.pipe(buffer, pipe.w)

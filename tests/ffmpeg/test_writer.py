@@ -377,9 +377,7 @@ async def test_audio_from_a_file(ffmpeg: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mov"])
-async def test_film_with_sound_begins_at_once(
-    name: str, ffmpeg: str, tmp_path: Path
-) -> None:
+async def test_sound_begins_at_once(name: str, ffmpeg: str, tmp_path: Path) -> None:
     """The encoder's silence before the sound does not delay the pictures."""
     sine = ["-f", "lavfi", "-i", "sine=d=0.5"]
     async with Writer(tmp_path / name, SIZE, 30, audio=sine, ffmpeg=ffmpeg) as video:

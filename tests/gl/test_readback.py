@@ -15,7 +15,7 @@ import moderngl
 import numpy as np
 import pytest
 import scripts
-from links import attempt, cancelled_at, others_wait, until
+from links import attempt, attempting, cancelled_at, cut_short, others_wait, until
 
 import aiozerocopy as azc
 from aiozerocopy import gl
@@ -369,8 +369,7 @@ class TestRing:
         before = ring.gl.maps
         ring.submit()
         ring.gl.finish()
-        async with anyio.create_task_group() as tasks:
-            copying = attempt(tasks, ring.readback.next)
+        async with attempting(ring.readback.next) as copying:
             await until(lambda: ring.gl.maps > before or copying.done)
             ring.readback.close()
         if ring.readback.mapping == "copy":
@@ -380,18 +379,15 @@ class TestRing:
             copying.result.release()
 
     async def test_a_cancelled_read_gives_its_buffer_back(self, ring: Ring) -> None:
-        async with anyio.create_task_group() as tasks:
-            attempt(tasks, ring.readback.read, ring.framebuffer)
+        async with cut_short(ring.readback.read, ring.framebuffer):
             await until(lambda: ring.gl.polls >= 2)
             assert ring.readback.free == 2
-            tasks.cancel_scope.cancel()
         assert ring.readback.free == 3
 
     async def test_read_gets_its_own_frame(self, ring: Ring) -> None:
         ring.submit()
         ring.gl.finish()
-        async with anyio.create_task_group() as tasks:
-            reading = attempt(tasks, ring.readback.read, ring.framebuffer)
+        async with attempting(ring.readback.read, ring.framebuffer) as reading:
             await until(lambda: ring.gl.frames == 2)
             ring.gl.finish()
         with reading.result as picture:
@@ -402,8 +398,7 @@ class TestRing:
         ring.submit(3)
         ring.gl.finish()
         first = await ring.readback.next()
-        async with anyio.create_task_group() as tasks:
-            reading = attempt(tasks, ring.readback.read, ring.framebuffer)
+        async with attempting(ring.readback.read, ring.framebuffer) as reading:
             await others_wait()
             assert ring.gl.frames == 3
             await anyio.to_thread.run_sync(first.release)  # any thread may
@@ -417,8 +412,8 @@ class TestRing:
     ) -> None:
         """Nothing is read before it is drawn: `SlowGL` insists."""
         ring.gl.draw()
-        async with anyio.create_task_group() as tasks:
-            putting = attempt(tasks, getattr(ring.readback, call), ring.framebuffer)
+        begin = getattr(ring.readback, call)
+        async with attempting(begin, ring.framebuffer) as putting:
             await until(lambda: ring.gl.polls >= 3 or putting.done)
             assert ring.gl.frames == 0
             ring.gl.finish()
@@ -438,10 +433,8 @@ class TestRing:
     @pytest.mark.parametrize("call", ["put", "read"])
     async def test_cancelled_while_it_is_drawn(self, ring: Ring, call: str) -> None:
         ring.gl.draw()
-        async with anyio.create_task_group() as tasks:
-            attempt(tasks, getattr(ring.readback, call), ring.framebuffer)
+        async with cut_short(getattr(ring.readback, call), ring.framebuffer):
             await until(lambda: ring.gl.polls >= 2)
-            tasks.cancel_scope.cancel()
         assert ring.readback.free == 3
         assert ring.gl.frames == 0
         assert len(ring.gl.dropped) == len(ring.gl.fences) == 1
@@ -627,9 +620,7 @@ def test_a_lost_context_is_reported(context: Any, name: str, code: int) -> None:
                 readback.submit(framebuffer)
 
 
-def test_a_real_gl_error_is_named(
-    context: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_real_gl_error_is_named(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiozerocopy.gl._functions.UNSIGNED_BYTE", 1)
     with scene.painted(context, scene.noise(*SIZE)) as framebuffer:
         with gl.Readback(context, SIZE) as readback:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trying import Mutant
+from trying import Mutant, mutants
 
 TOKEN = re.compile(
     r"""
@@ -51,13 +51,7 @@ class Token:
 
 
 def mutants_of(file: str, source: str) -> list[Mutant]:
-    """All of them, in the order of the file."""
-    lines = source.split("\n")
-    found = []
-    for at, old, new in sorted(set(_changes(source))):
-        line = source.count("\n", 0, at)
-        found.append(Mutant(file, line + 1, lines[line].strip(), old, new, at))
-    return found
+    return mutants(file, source, _changes(source))
 
 
 def _changes(source: str) -> Iterator[tuple[int, str, str]]:

@@ -13,7 +13,6 @@ is the same program.
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -163,14 +162,12 @@ def main() -> int:
     words.add_argument("--seeds", type=int, default=3000)
     options = words.parse_args()
 
-    def try_all(mutants: list[Mutant], note: Callable[[Mutant, Enum], None]) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            judge = Judge(Path(folder), options.seeds)
-            assert judge.originals_pass(), "the programs fail without a mutant"
-            for mutant in mutants:
-                note(mutant, judge.judge(mutant))
+    def judge_in(folder: Path) -> Callable[[Mutant], Verdict]:
+        judge = Judge(folder, options.seeds)
+        assert judge.originals_pass(), "the programs fail without a mutant"
+        return judge.judge
 
-    return judged(CORE, options, [Verdict.SURVIVES], try_all)
+    return judged(CORE, options, [Verdict.SURVIVES], judge_in)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ import json
 import os
 import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 
@@ -109,15 +108,10 @@ def main() -> int:
     words = parser(__doc__, PYTHON)
     words.add_argument("--tests", default=",".join(JUDGES.split()))
     options = words.parse_args()
-
-    def try_all(mutants: list[Mutant], note: Callable[[Mutant, Enum], None]) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            judge = Judge(Path(folder), options.tests.split(","))
-            for mutant in mutants:
-                note(mutant, judge.judge(mutant))
-
+    lives = [Verdict.UNREACHED, Verdict.SURVIVES]
+    tests = options.tests.split(",")
     os.chdir(TESTS)  # (where no aiozerocopy/ hides the installed one)
-    return judged(PYTHON, options, [Verdict.UNREACHED, Verdict.SURVIVES], try_all)
+    return judged(PYTHON, options, lives, lambda folder: Judge(folder, tests).judge)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import ast
 import itertools
 from collections.abc import Iterator
 
-from trying import Mutant
+from trying import Mutant, mutants
 
 # Of all that a sign can become, the one that says the least or the opposite.
 SWAPS: dict[type[ast.AST], tuple[str, str]] = {
@@ -23,15 +23,9 @@ FORGOTTEN = ast.Assign | ast.AugAssign | ast.Raise | ast.Delete
 
 
 def mutants_of(file: str, source: str) -> list[Mutant]:
-    """All of them, in the order of the file."""
     faults = _Faults(source)
     faults.visit(ast.parse(source))
-    lines = source.split("\n")
-    found = []
-    for at, old, new in sorted(faults.found):
-        line = source.count("\n", 0, at)
-        found.append(Mutant(file, line + 1, lines[line].strip(), old, new, at))
-    return found
+    return mutants(file, source, faults.found)
 
 
 class _Faults(ast.NodeVisitor):

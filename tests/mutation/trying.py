@@ -9,7 +9,8 @@ import collections
 import random
 import resource
 import subprocess
-from collections.abc import Callable, Collection, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -43,6 +44,17 @@ class Mutant:
 
     def applied(self, source: str) -> str:
         return source[: self.at] + self.new + source[self.at + len(self.old) :]
+
+
+def mutants(
+    file: str, source: str, faults: Iterable[tuple[int, str, str]]
+) -> list[Mutant]:
+    """All of them, in the order of the file; a fault is a place, its text, another."""
+    lines, found = source.split("\n"), []
+    for at, old, new in sorted(set(faults)):
+        line = source.count("\n", 0, at)
+        found.append(Mutant(file, line + 1, lines[line].strip(), old, new, at))
+    return found
 
 
 @dataclass(frozen=True)
@@ -104,7 +116,7 @@ def judged(
     core: Core,
     options: argparse.Namespace,
     lives: Collection[Enum],
-    try_all: Callable[[list[Mutant], Callable[[Mutant, Enum], None]], object],
+    judge_in: Callable[[Path], Callable[[Mutant], Enum]],
 ) -> int:
     """Have the chosen ones tried, and report; return the exit status."""
     harmless = core.listed("harmless")
@@ -113,20 +125,14 @@ def judged(
     if options.sample is not None:
         chosen = random.Random(SAME).sample(chosen, min(options.sample, len(chosen)))
     verdicts: dict[Mutant, Enum] = {}
-    unknown = 0
-
-    def note(mutant: Mutant, verdict: Enum) -> None:
-        nonlocal unknown
-        verdicts[mutant] = verdict
-        if verdict in lives and str(mutant) not in known:
-            unknown += 1
-            print(f"{verdict.value}: {mutant}", flush=True)
-
-    if chosen:
-        try_all(chosen, note)
-    if len(verdicts) != len(chosen):
-        print("not all mutants were tried")
-        return 1
+    unknown, judge = 0, None
+    with tempfile.TemporaryDirectory() as folder:
+        for mutant in chosen:
+            judge = judge or judge_in(Path(folder))
+            verdicts[mutant] = verdict = judge(mutant)
+            if verdict in lives and str(mutant) not in known:
+                unknown += 1
+                print(f"{verdict.value}: {mutant}", flush=True)
     report(verdicts, lives, harmless)
     stale = known.difference(map(str, core.mutants(core.files)))
     for line in sorted(stale):

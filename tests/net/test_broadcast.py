@@ -13,7 +13,7 @@ import pytest
 from anyio import EndOfStream
 from anyio.streams.stapled import StapledByteStream
 from interruption import Interruption
-from links import attempt, others_wait, until
+from links import attempt, attempting, meanwhile, others_wait, until
 from live import Live
 
 import aiozerocopy as azc
@@ -56,8 +56,7 @@ class Viewer:
         """The numbers of all frames until the stream ends."""
         self.client.detach()
         numbers = []
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.near.send_eof)
+        async with meanwhile(self.near.send_eof):
             with contextlib.suppress(EndOfStream):
                 while True:
                     numbers.append((await self.receive())[1])
@@ -71,9 +70,10 @@ class Studio:
         self.hub = hub
         self.viewers: list[Viewer] = []
 
-    def viewer(self, **options: Any) -> Viewer:
+    def viewer(self, foreign: bool = False, **options: Any) -> Viewer:
         near, far = azc.socketpair()
-        viewer = Viewer(self.hub.attach(near, **options), near, far)
+        stream: Any = StapledByteStream(near, near) if foreign else near
+        viewer = Viewer(self.hub.attach(stream, **options), near, far)
         self.viewers.append(viewer)
         return viewer
 
@@ -170,8 +170,7 @@ async def test_others_send_between_two_frames(studio: Studio) -> None:
     viewer, other = (studio.viewer(policy="drop_oldest") for _ in range(2))
     sender = azc.FrameSender(viewer.near)
     await studio.publish(1, size=1000)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(sender.send, picture(2, 4 * BIG))
+    async with meanwhile(sender.send, picture(2, 4 * BIG)):
         await others_wait()
         await studio.publish(3, size=1000)
         assert await viewer.numbers(3) == [1, 2, 3]
@@ -301,8 +300,7 @@ async def test_drop_oldest_keeps_as_many_as_its_limit(studio: Studio) -> None:
 async def test_block_waits_for_room(studio: Studio) -> None:
     viewer, other = studio.viewer(policy="block", limit=2), studio.viewer()
     await studio.publish(0, 1, 2)
-    async with anyio.create_task_group() as tasks:
-        publishing = attempt(tasks, studio.publish, 3)
+    async with attempting(studio.publish, 3) as publishing:
         await others_wait()
         assert not publishing.done
         assert other.client.stats.dropped == 2  # the others do not wait for it
@@ -367,9 +365,7 @@ async def test_bad_options(studio: Studio, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("policy", ["latest", "drop_oldest"])
-async def test_after_a_drop_nothing_before_the_next_key(
-    studio: Studio, policy: str
-) -> None:
+async def test_after_a_drop_nothing_before_a_key(studio: Studio, policy: str) -> None:
     viewer = studio.viewer(policy=policy, limit=2)
     await studio.publish(9, key=False)  # the first is a key, too
     assert viewer.client.stats.dropped == 1
@@ -612,9 +608,7 @@ async def test_slow_encoder_needs_the_block_of_the_hub(studio: Studio) -> None:
 # ---- memory -------------------------------------------------------------------------
 
 
-async def test_pool_frame_is_leased_until_the_last_client_has_it(
-    studio: Studio,
-) -> None:
+async def test_pool_frame_is_leased_until_all_have_it(studio: Studio) -> None:
     viewers = [studio.viewer(), studio.viewer()]
     with FramePool(BIG, slots=2) as pool:
         await studio.publish_slot(pool, 9)
@@ -689,8 +683,7 @@ async def test_client_that_is_detached_as_another_fails(studio: Studio) -> None:
 async def test_client_that_leaves_inside_of_a_frame(studio: Studio) -> None:
     gone = studio.viewer()
     await studio.publish(1, 2)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(gone.client.wait_closed)
+    async with meanwhile(gone.client.wait_closed):
         await gone.far.receive(1000)
         gone.far.abort()
     assert isinstance(gone.client.error, azc.StreamBroken)
@@ -716,8 +709,7 @@ async def test_detached_client_completes_what_has_begun(studio: Studio) -> None:
     await viewer.client.wait_closed()
     await studio.publish(3)
     assert viewer.client.stats.queued == 0
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(viewer.near.send_eof)
+    async with meanwhile(viewer.near.send_eof):
         assert await viewer.receive() == (0, 1)
         with pytest.raises(EndOfStream):
             await viewer.receiver.receive()
@@ -743,8 +735,7 @@ async def test_aclose_waits_for_what_is_on_its_way() -> None:
 async def test_aclose_ends_a_publish_that_waits(studio: Studio) -> None:
     studio.viewer(policy="block")
     await studio.publish(1, 2)
-    async with anyio.create_task_group() as tasks:
-        publishing = attempt(tasks, studio.publish, 3)
+    async with attempting(studio.publish, 3) as publishing:
         await others_wait()
         await studio.hub.aclose(0)
     assert publishing.done
@@ -782,19 +773,16 @@ async def test_publishing_tasks_take_turns(studio: Studio) -> None:
 
 @pytest.mark.every_loop
 async def test_foreign_stream_is_fed_by_wait_closed(studio: Studio) -> None:
-    near, far = azc.socketpair()
-    client = studio.hub.attach(StapledByteStream(near, near))
-    viewer = Viewer(client, near, far)
-    studio.viewers.append(viewer)
-    async with anyio.create_task_group() as tasks:
-        waiting = attempt(tasks, client.wait_closed)
+    viewer = studio.viewer(foreign=True)
+    client = viewer.client
+    async with attempting(client.wait_closed) as waiting:
         for number in range(3):
             await studio.publish(number)
             assert await viewer.receive() == (number, number)
         await until(lambda: not client.stats.queued)
         await studio.publish(3, 4, 5)
         assert await viewer.numbers(2) == [3, 5]
-        far.abort()
+        viewer.far.abort()
         await studio.publish(6)
         await until(lambda: waiting.done)
     assert isinstance(client.error, azc.StreamBroken)
@@ -823,9 +811,7 @@ async def test_foreign_stream_that_nobody_can_feed_is_forgotten(studio: Studio) 
 @pytest.mark.every_loop
 @pytest.mark.parametrize("how", ["deadline", "cancel"])
 async def test_foreign_stream_that_is_stuck(studio: Studio, how: str) -> None:
-    near, far = azc.socketpair()
-    client = studio.hub.attach(StapledByteStream(near, near), deadline=0.005)
-    studio.viewers.append(Viewer(client, near, far))
+    client = studio.viewer(foreign=True, deadline=0.005).client
     async with anyio.create_task_group() as tasks:
         waiting = attempt(tasks, client.wait_closed)
         await studio.publish(1, size=4 * BIG)

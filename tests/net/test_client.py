@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from links import attempt, free_port, others_wait, until
+from links import attempting, cut_short, free_port, others_wait, until
 
 import aiozerocopy as azc
 from aiozerocopy import client as module
@@ -163,8 +163,7 @@ async def test_aclose_ends_a_receive(
     monkeypatch.setattr(module, "FIRST_WAIT", 1000)
     monkeypatch.setattr(module, "LONGEST_WAIT", 1000)
     client = FrameClient(server.connect, on_event=lambda it, _: events.append(it))
-    async with anyio.create_task_group() as tasks:
-        receiving = attempt(tasks, collect, client)
+    async with attempting(collect, client) as receiving:
         await until(lambda: {"connected", "waiting"} & {*events})
         await others_wait()
         await client.aclose()
@@ -183,12 +182,10 @@ async def test_cancelled_receive_loses_nothing() -> None:
     server = Server(frames(0, then=stay))
     async with FrameClient(server.connect) as client:
         await client.receive()
-        async with anyio.create_task_group() as tasks:
-            attempt(tasks, client.receive)
+        async with cut_short(client.receive):
             before = server.received()
             await server.streams[0].send(b"AZ")
             await until(lambda: server.received() == before + 2)
-            tasks.cancel_scope.cancel()
         packed = framing.FrameHeader(1, 0, "|u1", (1,), "", True, 0, 1).pack()
         await server.streams[0].send(packed[2:] + b"x")
         assert (await client.receive()).sequence == 1
@@ -259,8 +256,7 @@ async def test_server_that_is_restarted() -> None:
         client = connect_frames("127.0.0.1", port)
         assert bytes((await client.receive()).view) == b"frame"
         await server.aclose(0)
-    async with anyio.create_task_group() as tasks:
-        receiving = attempt(tasks, client.receive)
+    async with attempting(client.receive) as receiving:
         await until(lambda: client.stats.failures > 1)
         async with azc.serve_tcp(show, port=port) as server:
             await until(lambda: receiving.done)
@@ -421,9 +417,7 @@ async def test_an_attempt_that_takes_too_long() -> None:
             await client.receive()
 
 
-async def test_certificate_of_somebody_else(
-    tls: tuple[ssl.SSLContext, ssl.SSLContext],
-) -> None:
+async def test_strange_certificate(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     context, trusting = tls
 
     async def show(stream: Any) -> None:

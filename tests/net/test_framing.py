@@ -19,7 +19,7 @@ import anyio
 import pytest
 from anyio.streams.stapled import StapledByteStream
 from interruption import Interruption, Lines, hit_each_line, keeps_a_borrow
-from links import attempt, begun, tls_over, until
+from links import attempt, begun, cut_short, meanwhile, tls_over, until
 from tensors import OldTensorWithArray, Tensor
 
 import aiozerocopy as azc
@@ -246,8 +246,7 @@ async def test_big_frames_and_the_end(ends: tuple[Any, Any]) -> None:
             array[:] += 1  # it is ours again
         await ends[0].send_eof()
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(send)
+    async with meanwhile(send):
         async for frame in FrameReceiver(ends[1]):
             expected = np.arange(1_500_000, dtype="u2") + got
             assert frame.timestamp_ns == frame.sequence == got
@@ -410,13 +409,11 @@ async def test_a_slot_is_not_for_a_peer_that_drips(ends: tuple[Any, Any]) -> Non
 
     with FramePool((64,), slots=1) as pool:
         receiver = FrameReceiver(far, pool, frame_timeout=0.3)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(drip)
+        async with cut_short(drip):
             with anyio.fail_after(5), pytest.raises(FrameTooSlow, match="64 bytes"):
                 await receiver.receive()
             with pytest.raises(FrameTooSlow):  # where the next one begins is unknown
                 await receiver.receive()
-            tasks.cancel_scope.cancel()
         with anyio.fail_after(5):
             (await pool.acquire()).release()
 
@@ -451,10 +448,8 @@ async def test_cancelled_send_over_a_foreign_stream_breaks_the_sender() -> None:
     one, other = azc.socketpair()
     async with one, other:
         sender = FrameSender(foreign(one))
-        async with anyio.create_task_group() as tasks:
-            attempt(tasks, sender.send, bytes(2_000_000))
+        async with cut_short(sender.send, bytes(2_000_000)):
             await begun(one)
-            tasks.cancel_scope.cancel()
         with pytest.raises(azc.StreamBroken, match="cut"):
             await sender.send(b"next")
         one.abort()

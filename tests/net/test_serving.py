@@ -20,7 +20,7 @@ import anyio
 import pytest
 from accepting import Failing
 from anyio import EndOfStream
-from links import linux_only, until
+from links import linux_only, meanwhile, until
 
 import aiozerocopy as azc
 from aiozerocopy._core.binding import PORTABLE
@@ -218,8 +218,7 @@ async def test_handlers_may_finish_within_the_grace() -> None:
     async with served(slow) as (server, stream):
         await stream.receive()
         listeners = list(server._listeners)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.aclose)
+        async with meanwhile(server.aclose):
             await until(lambda: all(each.sock.fileno() < 0 for each in listeners))
             # It has stopped to accept, and waits.
             with pytest.raises(ConnectionRefusedError):
@@ -290,8 +289,7 @@ async def test_serve_forever_in_the_block() -> None:
         assert waited.cancelled_caught
         async with connect(server) as stream:
             assert await ask(stream, b"hello") == b"hello"
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.serve_forever)
+        async with meanwhile(server.serve_forever):
             await anyio.wait_all_tasks_blocked()
             await server.aclose()  # ends it
 

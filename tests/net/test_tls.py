@@ -14,7 +14,15 @@ import anyio.lowlevel
 import pytest
 from anyio.streams.tls import TLSAttribute
 from anyio.streams.tls import TLSStream as AnyiosStream
-from links import attempt, others_wait, tls_over, until
+from links import (
+    attempt,
+    attempting,
+    cut_short,
+    meanwhile,
+    others_wait,
+    tls_over,
+    until,
+)
 from oracle import assert_same, payload
 from renegotiation import change_keys, renegotiate
 
@@ -71,8 +79,7 @@ class Peer:
 async def with_peer(tls: Contexts) -> AsyncIterator[tuple[TLSStream, Peer]]:
     async with azc.socketpair() as (one, other):
         peer = Peer(other, tls[0])
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(peer.shake)
+        async with meanwhile(peer.shake):
             ours = await secure(one, tls[1], hostname="localhost", patience=0.2)
         yield ours, peer
         ours.abort()
@@ -84,16 +91,13 @@ async def with_peer(tls: Contexts) -> AsyncIterator[tuple[TLSStream, Peer]]:
 async def test_message_that_cannot_complete_is_cut_off(tls: Contexts) -> None:
     async with connected(tls) as (one, other):
         one._stream._rescue_limit = BIG // 2
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(one.send, payload(1, BIG))
+        async with cut_short(one.send, payload(1, BIG)):
             await others_wait()
-            tasks.cancel_scope.cancel()
         for _ in range(2):
             with pytest.raises(StreamBroken, match="cut a message off"):
                 await one.send(b"x")
         got = bytearray()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(one.aclose)
+        async with meanwhile(one.aclose):
             with pytest.raises(StreamBroken, match="without TLS's close_notify"):
                 while True:
                     got += await other.receive()
@@ -104,12 +108,12 @@ async def test_message_that_cannot_complete_is_cut_off(tls: Contexts) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_failed_send_counts_what_the_peer_can_decrypt(
-    tls: Contexts, version: str
-) -> None:
+async def test_failed_send_counts_what_arrives(tls: Contexts, version: str) -> None:
     with only(tls[1], version):
-        async with with_peer(tls) as (ours, peer), anyio.create_task_group() as tasks:
-            sending = attempt(tasks, ours.send, b"x" * 100_001, payload(1, BIG))
+        async with (
+            with_peer(tls) as (ours, peer),
+            attempting(ours.send, b"x" * 100_001, payload(1, BIG)) as sending,
+        ):
             await others_wait()
             peer.stream._raw_socket.shutdown(socket.SHUT_RD)
             got = b""
@@ -140,9 +144,7 @@ async def test_what_is_unknown_is_said_to_be() -> None:
 
 
 @pytest.mark.parametrize("receives", [True, False])
-async def test_peer_that_negotiates_anew_is_heard_first(
-    tls: Contexts, receives: bool
-) -> None:
+async def test_renegotiation_is_heard_first(tls: Contexts, receives: bool) -> None:
     """With a task that receives; and without, where the send keeps what comes."""
     with only(tls[1], "1.2"):
         async with with_peer(tls) as (ours, peer), anyio.create_task_group() as tasks:
@@ -175,12 +177,9 @@ async def test_cancelled_send_waits_for_no_negotiation(tls: Contexts) -> None:
             peer.session.encrypt(b"x")
             await peer.say()
             assert await ours.receive() == b"x"
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ours.send, b"never")
+            async with cut_short(ours.send, b"never"):
                 await others_wait()
-                tasks.cancel_scope.cancel()
-            async with anyio.create_task_group() as tasks:
-                sending = attempt(tasks, ours.send, b"hello")
+            async with attempting(ours.send, b"hello") as sending:
                 got = b""
                 while got != b"hello":
                     got += peer.hear(await peer.stream.receive())
@@ -297,9 +296,7 @@ async def test_end_that_came_too_soon(tls: Contexts, at: int) -> None:
         b"\x15\x03\x03\x00\x02\x02\x50",  # an alert without one
     ],
 )
-async def test_rubbish_ends_it_after_what_was_good(
-    tls: Contexts, rubbish: bytes
-) -> None:
+async def test_rubbish_ends_it_after_the_good(tls: Contexts, rubbish: bytes) -> None:
     async with with_peer(tls) as (ours, peer):
         peer.session.encrypt(b"good")
         await peer.stream.send(peer.session.take() + rubbish)
@@ -337,8 +334,7 @@ async def test_nothing_is_kept_in_a_cycle(tls: Contexts) -> None:
             async with with_peer(tls) as (ours, peer):
                 left = weakref.ref(ours.session)
                 if how == "fail":
-                    async with anyio.create_task_group() as tasks:
-                        sending = attempt(tasks, ours.send, buffer)
+                    async with attempting(ours.send, buffer) as sending:
                         await others_wait()
                         peer.stream.abort()
                     buffer.clear()  # although the error has a traceback
@@ -369,8 +365,7 @@ async def test_wrong_calls(tls: Contexts) -> None:
         await other.send()
         await other.send(b"", memoryview(bytearray()))
         assert await one.receive_into(bytearray()) == 0
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(one.receive)
+        async with meanwhile(one.receive):
             await others_wait()
             with pytest.raises(anyio.BusyResourceError):
                 await one.receive()
@@ -401,12 +396,10 @@ async def test_sends_that_must_be_alone(tls: Contexts) -> None:
     one, other = map(azc.wrap_socket, socket.socketpair())
     one._is_exclusive = True
     async with one, other, tls_over((one, other), tls) as (ours, _):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ours.send, payload(1, BIG))
+        async with cut_short(ours.send, payload(1, BIG)):
             await others_wait()
             with pytest.raises(anyio.BusyResourceError):
                 await ours.send(b"x")
-            tasks.cancel_scope.cancel()
 
 
 async def test_counts_over_a_stream_that_is_not_ours(tls: Contexts) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import numpy as np
 import pytest
-from links import attempt, linux_only, others_wait, until
+from links import attempt, attempting, linux_only, meanwhile, others_wait, until
 from rings import SMALL, filled, opened, ring_pair
 
 from aiozerocopy import StreamBroken, StreamClosed
@@ -41,8 +41,7 @@ async def test_records_arrive_in_order_and_whole(tmp_path: Path) -> None:
 
     producer, consumer = await opened(tmp_path)
     received = []
-    async with consumer, anyio.create_task_group() as tasks:
-        tasks.start_soon(send)
+    async with consumer, meanwhile(send):
         async for record in consumer:
             received.append((bytes(record), record.type_id))
             assert len(record) == len(received[-1][0])
@@ -158,8 +157,7 @@ async def test_dropped_slot_ends_with_its_last_view(tmp_path: Path) -> None:
         array = slot.array("uint8")
         del slot
         assert not producer._try_send([b"early"], 0)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(producer.send, b"first")
+        async with meanwhile(producer.send, b"first"):
             await others_wait()
             with anyio.move_on_after(0) as scope:  # a cancel takes no room from others
                 await producer.reserve(8)
@@ -201,8 +199,7 @@ async def test_close_does_not_wait_for_a_dropped_slot(tmp_path: Path) -> None:
         slot = await producer.reserve(100)
         view = slot.view[:]
         del slot
-        async with anyio.create_task_group() as tasks:
-            sending = attempt(tasks, producer.send, b"never")
+        async with attempting(producer.send, b"never") as sending:
             await others_wait()
             await producer.aclose()
         assert isinstance(sending.error, StreamClosed)
@@ -257,8 +254,7 @@ async def test_held_view_keeps_its_slot(tmp_path: Path) -> None:
         for _ in range(count):
             (await consumer.receive()).release()
         assert consumer.stats.held == 1 + count
-        async with anyio.create_task_group() as tasks:
-            last = attempt(tasks, producer.send, b"!" * (SMALL - 16))
+        async with attempting(producer.send, b"!" * (SMALL - 16)) as last:
             await others_wait()
             assert not last.done
             assert bytes(kept) == b"k" * 10
@@ -290,8 +286,7 @@ async def test_wakes_only_who_sleeps(tmp_path: Path) -> None:
         assert producer.stats.rings == 0
         for _ in range(10):
             (await consumer.receive()).release()
-        async with anyio.create_task_group() as tasks:
-            waiting = attempt(tasks, consumer.receive)
+        async with attempting(consumer.receive) as waiting:
             await others_wait()
             await producer.send(RECORD)
             await producer.send(RECORD)
@@ -302,8 +297,7 @@ async def test_wakes_only_who_sleeps(tmp_path: Path) -> None:
 
 async def test_spin_finds_what_comes(tmp_path: Path) -> None:
     async with ring_pair(tmp_path, spin=50) as (producer, consumer):
-        async with anyio.create_task_group() as tasks:
-            waiting = attempt(tasks, consumer.receive)
+        async with attempting(consumer.receive) as waiting:
             await others_wait()
             await producer.send(RECORD)
         assert bytes(waiting.result) == RECORD

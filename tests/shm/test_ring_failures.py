@@ -14,7 +14,6 @@ import socket
 import subprocess
 import threading
 import time
-import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 import anyio
 import pytest
 import scripts
-from links import attempt, linux_only, others_wait, refusing, until
+from links import attempting, fork, linux_only, meanwhile, others_wait, refusing, until
 from ring_peer import (
     ANSWER,
     ASK,
@@ -136,8 +135,7 @@ async def test_offer_that_is_none(tmp_path: Path, name: str) -> None:
             sock.recv(100)
 
     with listening(tmp_path / "ring") as listener:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(anyio.to_thread.run_sync, serve)
+        async with meanwhile(anyio.to_thread.run_sync, serve):
             with pytest.raises(OSError, match=words) as caught:
                 await azc.shm.connect_ring(tmp_path / "ring")
     assert str(tmp_path) in str(caught.value)
@@ -216,8 +214,7 @@ async def test_visitor_does_not_disturb_the_listener(
 ) -> None:
     caplog.set_level(logging.CRITICAL)  # (its words go through: see below)
     path = tmp_path / "ring"
-    async with anyio.create_task_group() as tasks:
-        listener = attempt(tasks, listen, path)
+    async with attempting(listen, path) as listener:
         await until(path.exists)
         await anyio.to_thread.run_sync(visit, path)
         producer = await connected(path)
@@ -238,8 +235,7 @@ async def test_silent_visitors_keep_nobody_waiting(
     """They are there before somebody who asks for the ring, and stay."""
     caplog.set_level(logging.CRITICAL)
     path = tmp_path / "ring"
-    async with anyio.create_task_group() as tasks:
-        listener = attempt(tasks, lambda: listen(path, any_user=True))
+    async with attempting(lambda: listen(path, any_user=True)) as listener:
         await until(path.exists)
         with contextlib.ExitStack() as silent:
             for _ in range(count):
@@ -257,8 +253,7 @@ async def test_listener_says_whom_it_has_turned_away(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "ring"
-    async with anyio.create_task_group() as tasks:
-        listener = attempt(tasks, listen, path)
+    async with attempting(listen, path) as listener:
         await until(path.exists)
         with pytest.raises(ConnectionError, match="both sides want to receive"):
             await azc.shm.connect_ring(path, sends=False)
@@ -270,10 +265,7 @@ async def test_listener_says_whom_it_has_turned_away(
 
 def visit_as_nobody(path: str) -> int:
     """Ask for a ring as another user; the status in the answer."""
-    with warnings.catch_warnings():  # 3.12 and later warn of threads
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
+    if (pid := fork()) == 0:
         try:
             os.setuid(65_534)
             with visiting(Path(path)) as sock:
@@ -293,8 +285,8 @@ async def test_other_users_are_turned_away(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = f"\0{tmp_path}"  # no folder's permissions are in the way
-    async with anyio.create_task_group() as tasks:
-        listener = attempt(tasks, lambda: azc.shm.listen_ring(name, SMALL)._opening)
+    opening = azc.shm.listen_ring(name, SMALL)
+    async with attempting(lambda: opening._opening) as listener:
         await others_wait()
         status = await anyio.to_thread.run_sync(visit_as_nobody, name)
         assert status in (errno.EACCES, errno.ECONNRESET)
@@ -315,8 +307,7 @@ async def test_path_of_somebody_else(tmp_path: Path) -> None:
         stale.bind(str(path))
     with pytest.raises(ConnectionRefusedError, match="nobody listens there"):
         await azc.shm.connect_ring(path)
-    async with anyio.create_task_group() as tasks:
-        listener = attempt(tasks, listen, path)  # it takes the stale one's place
+    async with attempting(listen, path) as listener:  # it takes the stale one's place
         await others_wait()
         with pytest.raises(OSError, match="Address already in use"):
             await listen(path)
@@ -334,12 +325,8 @@ async def test_path_of_somebody_else(tmp_path: Path) -> None:
 async def test_connect_waits_for_somebody_to_listen(tmp_path: Path) -> None:
     """From the path that is not there to the socket that does not listen yet."""
     path = tmp_path / "ring"
-
-    async def connect() -> azc.shm.Ring:
-        return await azc.shm.connect_ring(path, timeout=10)
-
-    async with anyio.create_task_group() as tasks:
-        producer = attempt(tasks, connect)
+    connect = partial(azc.shm.connect_ring, path, timeout=10)
+    async with attempting(connect) as producer:
         await others_wait()
         with socket.socket(*RING_SOCKET) as stale:
             stale.bind(str(path))
@@ -361,16 +348,14 @@ async def test_time_is_over(tmp_path: Path) -> None:
             await azc.shm.connect_ring(tmp_path / "ring", timeout=0.01)
 
 
-async def test_who_comes_while_another_is_taken_connects_to_the_next(
-    tmp_path: Path,
-) -> None:
+async def test_late_visitor_connects_to_the_next(tmp_path: Path) -> None:
     """A listener that has its ring closes, with whoever waits in its backlog."""
     path = tmp_path / "ring"
     with socket.socket(*RING_SOCKET) as busy:
         busy.bind(str(path))
         busy.listen()
-        async with anyio.create_task_group() as tasks:
-            producer = attempt(tasks, partial(azc.shm.connect_ring, path, timeout=10))
+        connect = partial(azc.shm.connect_ring, path, timeout=10)
+        async with attempting(connect) as producer:
             await anyio.wait_readable(busy)
             path.unlink()
             busy.close()
@@ -416,8 +401,7 @@ LIES: dict[str, tuple[Callable[[Peer], object], str]] = {
 async def test_producer_that_lies(tmp_path: Path, name: str) -> None:
     lie, said = LIES[name]
     async with facing(tmp_path, sends=False) as (ring, peer):
-        async with anyio.create_task_group() as tasks:
-            waiting = attempt(tasks, ring.receive)
+        async with attempting(ring.receive) as waiting:
             await others_wait()
             lie(peer)
             peer.ring()
@@ -432,8 +416,7 @@ async def test_producer_that_lies(tmp_path: Path, name: str) -> None:
 async def test_consumer_that_lies(tmp_path: Path, index: int) -> None:
     async with facing(tmp_path, sends=True) as (ring, peer):
         await filled(ring, b"x" * 40000)
-        async with anyio.create_task_group() as tasks:
-            waiting = attempt(tasks, ring.send, b"x" * 40000)
+        async with attempting(ring.send, b"x" * 40000) as waiting:
             await others_wait()
             peer.put(INDEX_OF_CONSUMER, index)
             peer.ring()
@@ -444,8 +427,7 @@ async def test_consumer_that_lies(tmp_path: Path, index: int) -> None:
 async def test_bell_that_always_rings(tmp_path: Path) -> None:
     """Others go on, and nothing is received but what is there."""
     async with facing(tmp_path, sends=False) as (ring, peer):
-        async with anyio.create_task_group() as tasks:
-            waiting = attempt(tasks, ring.receive)
+        async with attempting(ring.receive) as waiting:
             for _ in range(100):
                 peer.ring()
                 await anyio.lowlevel.checkpoint()
@@ -544,9 +526,8 @@ async def test_death_wakes_who_waits(tmp_path: Path, sends: bool) -> None:
     async with with_process(tmp_path, "idle", sends) as (ring, process):
         if sends:
             await filled(ring, RECORD)
-        async with anyio.create_task_group() as tasks:
-            call: Any = (lambda: ring.send(RECORD)) if sends else ring.receive
-            waiting = attempt(tasks, call)
+        call: Any = (lambda: ring.send(RECORD)) if sends else ring.receive
+        async with attempting(call) as waiting:
             await others_wait()
             process.kill()
             killed = time.monotonic()
@@ -681,8 +662,7 @@ async def test_peer_hears_of_a_side_that_could_not_watch(
                 await ring.receive()
 
     path = tmp_path / "ring"
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(listen)
+    async with meanwhile(listen):
         await until(path.exists)
         with monkeypatch.context() as patch:
             patch.setattr(type(current_loop()), "watch", watch_if_it_may)

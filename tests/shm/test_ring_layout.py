@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
-from links import attempt, linux_only
+from links import attempting, linux_only
 from ring_peer import ANSWER, ASK, OFFER, PAGE, PRODUCER, facing, hello
 from rings import SMALL
 
@@ -112,8 +111,7 @@ async def test_consumer_reads_the_vectors(tmp_path: Path) -> None:
             room = PAGE + SMALL - vector["payload_at"]
             os.pwrite(peer.fd, payload[:room], vector["payload_at"])
             os.pwrite(peer.fd, payload[room:], PAGE)
-            async with anyio.create_task_group() as tasks:
-                received = attempt(tasks, ring.receive)
+            async with attempting(ring.receive) as received:
                 peer.put(WORDS["producer.index"][0], vector["index"])
                 peer.ring()
             with received.result as record:

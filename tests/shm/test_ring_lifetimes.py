@@ -27,7 +27,7 @@ from interruption import (
     is_exported,
     run_on,
 )
-from links import attempt, linux_only, others_wait
+from links import attempting, linux_only, others_wait
 from rings import filled, opened
 
 from aiozerocopy import StreamBroken, StreamClosed
@@ -234,8 +234,7 @@ class Scene:
 
     async def send_the_last(self, ends: Ends) -> int:
         """Returns how many come before it."""
-        async with anyio.create_task_group() as tasks:
-            receiver = attempt(tasks, self.receive_the_last, ends)
+        async with attempting(self.receive_the_last, ends) as receiver:
             await ends.producer.send(b"last", type_id=LAST)
         return int(receiver.result)
 
@@ -298,13 +297,7 @@ every_loop = pytest.mark.parametrize(
 
 
 def program(code: str, *arguments: str) -> tuple[str, str]:
-    """What it says and complains of."""
-    under = ("env", "MALLOC_PERTURB_=165")
-    process = scripts.start(TOOLS + code, *arguments, warnings="always", under=under)
-    status, said, complained = scripts.finish(process)
-    assert status == 0, complained
-    assert "Traceback" not in complained
-    return said, complained
+    return scripts.perturbed(TOOLS + code, *arguments)
 
 
 @every_loop

@@ -37,7 +37,7 @@ CAUGHT_BY = {
     "socket_loan": "core/test_lending.py::TestUntilItIsRead::"
     "test_send_returns_when_the_last_byte_is_read[socket-asyncio]",
     "detach": "core/test_lending.py::TestTakenBack::"
-    "test_after_a_cancel_the_reader_sees_the_old_bytes",
+    "test_after_a_cancel_the_reader_sees_old_bytes",
     "event": "core/test_interruptions.py::test_one_line_after_the_other",
     "between": "core/test_relay.py::test_cancelled_every_byte_is_out_or_the_sources",
     "party": "core/test_relay.py::test_pages_are_lent_or_spliced",

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
-from links import until
+from links import cut_short, until
 
 from aiozerocopy.web import WebApp
 
@@ -108,8 +108,6 @@ async def calling(
     """A viewer who watches; cancelled at the end of the block, as servers do it."""
     call = Call(kind, path, **more)
     before = application.viewers
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(call.run, application)
+    async with cut_short(call.run, application):
         await until(lambda: application.viewers > before or call.done)
         yield call
-        tasks.cancel_scope.cancel()

@@ -16,6 +16,8 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import pytest
+from links import cut_short
 
 from aiozerocopy.broadcast import Broadcast
 
@@ -50,6 +52,9 @@ AS_GPU = (
 def find() -> str | None:
     """A Chromium on the PATH."""
     return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+NEEDED = pytest.mark.skipif(find() is None, reason="needs Chromium")
 
 
 class BrowserError(Exception):
@@ -280,7 +285,5 @@ async def publishing(
             await hub.publish(frame, pixel_format=pixel_format)
             await anyio.sleep(1 / 30)
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(publish)
+    async with cut_short(publish):
         yield
-        tasks.cancel_scope.cancel()

@@ -3,7 +3,7 @@
 import contextlib
 
 import anyio
-from links import others_wait
+from links import cut_short, others_wait
 from oracle import poison
 
 from aiozerocopy import SendStream
@@ -20,10 +20,8 @@ async def _cancelled_aclose(stream: SendStream) -> None:
 
 
 async def _cancelled_aclose_while_it_flushes(stream: SendStream) -> None:
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(stream.aclose)
+    async with cut_short(stream.aclose):
         await others_wait()
-        tasks.cancel_scope.cancel()
 
 
 ENDS = {

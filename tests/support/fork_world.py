@@ -7,11 +7,11 @@ import socket
 import ssl
 import sys
 import traceback
-import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import trustme
+from links import fork as fork
 from links import until
 from transports import HOST, Recorder
 
@@ -163,12 +163,6 @@ def run(main: Coroutine[Any, Any, None], loop: str) -> None:
         uvloop.run(main)
     else:
         asyncio.run(main)
-
-
-def fork() -> int:
-    with warnings.catch_warnings():  # 3.12 and later warn of threads
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
 
 
 def ends_well(pid: int) -> bool:

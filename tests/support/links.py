@@ -25,6 +25,7 @@ import termios
 import threading
 import tty
 import types
+import warnings
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -172,15 +173,11 @@ def open_unread(kind: str, folder: Path, data: Buffer) -> Iterator[Link]:
         fd = link.take_write_fd()
         thread = threading.Thread(target=_write_all, args=(fd, data), daemon=True)
         thread.start()
+        if kind == "file":  # whose reader does not wait for the writer
+            thread.join()
         yield link
         link.close()  # whatever was not read: the writer must come to its end
         thread.join()
-
-
-def wait_for_file(link: Link, size: int) -> None:
-    """Until the writer is done: a reader of a file does not wait for one."""
-    while os.fstat(link._read_fd).st_size < size:
-        pass
 
 
 def _write_all(fd: int, data: Buffer) -> None:
@@ -495,6 +492,30 @@ def attempt(
     return started
 
 
+@asynccontextmanager
+async def meanwhile(call: Callable[..., Any], *args: Any) -> AsyncIterator[None]:
+    """Run the call in a task of its own, and wait for it at the end of the block."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call, *args)
+        yield
+
+
+@asynccontextmanager
+async def cut_short(call: Callable[..., Any], *args: Any) -> AsyncIterator[None]:
+    """Run the call in a task of its own, and cancel it at the end of the block."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call, *args)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def attempting(call: Callable[..., Any], *args: Any) -> AsyncIterator[Attempt]:
+    """Attempt the call, and wait for it at the end of the block."""
+    async with anyio.create_task_group() as tasks:
+        yield attempt(tasks, call, *args)
+
+
 async def put_and_wait(stream: SendStream, *buffers: Any) -> None:
     await (await stream.put(*buffers))
 
@@ -541,6 +562,12 @@ async def everything(stream: ReceiveStream | None) -> bytes:
     """All that comes until the end."""
     assert stream is not None
     return b"".join([data async for data in stream])
+
+
+def fork() -> int:
+    with warnings.catch_warnings():  # 3.12 and later warn of threads
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def is_gone(pid: int) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
-from links import attempt
+from links import attempting
 from rings import SMALL
 
 import aiozerocopy as azc
@@ -86,8 +86,7 @@ class Peer:
 async def facing(folder: Path, sends: bool) -> AsyncIterator[tuple[azc.shm.Ring, Peer]]:
     """A ring of ours, and its peer."""
     path = folder / "ring"
-    async with anyio.create_task_group() as tasks:
-        listener = attempt(tasks, listen, path, sends)
+    async with attempting(listen, path, sends) as listener:
         while not path.exists():
             await anyio.lowlevel.checkpoint()
         peer = await anyio.to_thread.run_sync(meet, path)

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+from links import meanwhile
 
 import aiozerocopy as azc
 from aiozerocopy._core.binding import PORTABLE
@@ -28,8 +29,7 @@ async def opened(
         ends.append(await azc.shm.listen_ring(path, capacity, **options))
 
     path = folder / "ring"
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(listen)
+    async with meanwhile(listen):
         while not path.exists():
             await anyio.lowlevel.checkpoint()
         producer = await connected(path)

@@ -103,6 +103,16 @@ def _abort(pid: int) -> None:
         os.kill(pid, signal.SIGABRT)
 
 
+def perturbed(code: str, *arguments: str) -> tuple[str, str]:
+    """What a program says and complains of; what it frees is overwritten."""
+    under = ("env", "MALLOC_PERTURB_=165")
+    process = start(code, *arguments, warnings="always", under=under)
+    status, said, complained = finish(process)
+    assert status == 0, complained
+    assert "Traceback" not in complained
+    return said, complained
+
+
 def run(code: str, *arguments: str, under: Sequence[str] = ()) -> str:
     """What a program says that must end well and complain about nothing."""
     status, said, complained = finish(start(code, *arguments, under=under))

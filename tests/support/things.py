@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import trustme
 from ffmpegs import FOUND
-from links import BIG, begun
+from links import BIG, begun, cut_short
 from rings import opened
 from xserver import x_server
 
@@ -274,11 +274,9 @@ async def rpc(folder: Path) -> AsyncIterator[Any]:
         await opened(folder / "back"),
     )
     rpc, server = shm.Rpc(out, back), shm.Rpc(requests, replies)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(server.serve, answer)
+    async with cut_short(server.serve, answer):
         with await rpc.call(1, b"x") as reply:
             assert bytes(reply) == b"x"
-        tasks.cancel_scope.cancel()
     yield rpc, server
     await rpc.aclose()
     await server.aclose()

@@ -6,7 +6,7 @@ import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from links import others_wait
@@ -69,6 +69,26 @@ class Recorder(asyncio.Protocol):
     def error(self) -> BaseException | None:
         """Of the connection that is lost."""
         return self.lost.result()
+
+
+class Echo(Recorder):
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.transport.write(data)
+
+
+Protocol = TypeVar("Protocol", bound=Recorder)
+
+
+def kept(kind: Callable[[], Protocol]) -> tuple[list[Protocol], Callable[[], Protocol]]:
+    """All that a factory makes, and the factory."""
+    made: list[Protocol] = []
+
+    def factory() -> Protocol:
+        made.append(kind())
+        return made[-1]
+
+    return made, factory
 
 
 class Filler(Recorder, asyncio.BufferedProtocol):

@@ -16,7 +16,7 @@ import anyio
 import numpy as np
 import pytest
 from anyio.streams.tls import TLSStream
-from links import until
+from links import cut_short, until
 
 import aiozerocopy as azc
 from aiozerocopy.broadcast import Broadcast
@@ -204,10 +204,8 @@ async def publishing(hub: Broadcast, height: int = HEIGHT) -> AsyncIterator[None
             await hub.publish(frame)
             await anyio.sleep(0.001)
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(publish)
+    async with cut_short(publish):
         yield
-        tasks.cancel_scope.cancel()
 
 
 async def outlast(hub: Broadcast, good: Viewer) -> int:

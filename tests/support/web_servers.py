@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import anyio
 import pytest
-from links import is_trio
+from links import is_trio, meanwhile
 
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
@@ -42,8 +42,7 @@ async def with_uvicorn(
         timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(server.serve, sockets=[listener]))
+    async with meanwhile(partial(server.serve, sockets=[listener])):
         await over.wait()
         server.should_exit = True
 
@@ -78,8 +77,7 @@ async def in_starlette(name: str, app: Any) -> AsyncIterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         site = Starlette(routes=[Mount(PREFIX, app)])
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ASGI[name], site, listener, over)
+        async with meanwhile(ASGI[name], site, listener, over):
             yield port
             over.set()
 

@@ -5,12 +5,12 @@ why some cannot pass.
 """
 
 import json
-import subprocess
 import sys
 from importlib.util import find_spec as find
 from pathlib import Path
 
 import pytest
+import scripts
 from links import linux_only
 
 pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -54,12 +54,7 @@ def test_module(module: str) -> None:
         pytest.skip("this Python comes without these tests")
     wanted, left_out, least = SUITES[module]
     job = json.dumps([f"test.test_asyncio.{module}", wanted, left_out])
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(RUNNER), job],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = scripts.ran([sys.executable, "-W", "ignore", RUNNER, job])
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["failed"] == [], done.stderr
     assert told["passed"] >= least, done.stderr

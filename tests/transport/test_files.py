@@ -40,9 +40,7 @@ async def test_sendfile_in_order_with_writes(end: End, film: Path) -> None:
 
 
 @both_loops
-async def test_a_cancelled_sendfile_completes_before_the_end(
-    end: End, film: Path
-) -> None:
+async def test_a_cancelled_sendfile_completes_first(end: End, film: Path) -> None:
     with film.open("rb") as file:
         sending = asyncio.ensure_future(azt.sendfile(end.transport, file))
         await until(lambda: end.transport._stream.stats.bytes_sent)

@@ -75,9 +75,7 @@ ENDING = {
 
 
 @on_loops(ENDING, "after it has tried everything")
-def test_child_that_ends_in_the_usual_way(
-    child: str, loop: str, tmp_path: Path
-) -> None:
+def test_child_that_ends_as_usual(child: str, loop: str, tmp_path: Path) -> None:
     run(
         f"""
 if loop == "uvloop":

@@ -2,13 +2,13 @@
 
 import asyncio
 import ssl
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import scripts
 from links import until
 from oracle import assert_same, payload
 from transports import Contexts, Recorder
@@ -207,13 +207,8 @@ def test_install_without_policies_says_what_to_write() -> None:
 def test_one_line_is_all_that_changes(last: str, uvloop: bool, tmp_path: Path) -> None:
     if uvloop:
         pytest.importorskip("uvloop")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SCRIPT + last.format(uvloop)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    program = ["-W", "error", "-c", SCRIPT + last.format(uvloop)]
+    done = scripts.ran([sys.executable, *program], cwd=tmp_path)
     assert done.stderr == ""
     assert ("uvloop" in done.stdout) == uvloop
     assert done.stdout.rstrip().endswith("SocketTransport")

@@ -301,9 +301,7 @@ def test_one_line_after_the_other(
 
 
 @pytest.mark.filterwarnings("ignore:unclosed")
-def test_loop_that_is_closed_before_all_is_out(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_loop_closed_before_all_is_out(caplog: pytest.LogCaptureFixture) -> None:
     loop = asyncio.new_event_loop()
     ours, peer = socket.socketpair()
     with peer:

@@ -17,7 +17,7 @@ import pytest
 from accepting import Failing
 from links import BIG, others_wait, until
 from oracle import message, payload, poison
-from transports import HOST, End, Filler, Recorder, both_loops, opened
+from transports import HOST, Echo, End, Filler, Recorder, both_loops, kept, opened
 
 from aiozerocopy import transport as azt
 
@@ -31,17 +31,7 @@ MUCH = bytes(payload(5, 3 * BIG))
 
 @both_loops
 async def test_echo_and_the_order_of_calls() -> None:
-    class Echo(Recorder):
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self.transport.write(data)
-
-    servers: list[Echo] = []
-
-    def factory() -> Echo:
-        servers.append(Echo())
-        return servers[-1]
-
+    servers, factory = kept(Echo)
     async with await azt.create_server(factory, HOST, 0) as server:
         port = server.sockets[0].getsockname()[1]
         transport, client = await azt.create_connection(Recorder, HOST, port)
@@ -408,12 +398,7 @@ async def test_connection_made_that_raises() -> None:
             super().connection_made(transport)
             raise LookupError("in connection_made")
 
-    made: list[Faulty] = []
-
-    def factory() -> Faulty:
-        made.append(Faulty())
-        return made[-1]
-
+    made, factory = kept(Faulty)
     ours, peer = socket.socketpair()
     with peer:
         with pytest.raises(LookupError):
@@ -460,12 +445,7 @@ async def leave(protocol: Recorder) -> None:
 @both_loops
 @pytest.mark.parametrize("end", ["close_clients", "abort_clients"])
 async def test_a_server_and_its_clients(end: str) -> None:
-    served: list[Recorder] = []
-
-    def factory() -> Recorder:
-        served.append(Recorder())
-        return served[-1]
-
+    served, factory = kept(Recorder)
     server = await azt.create_server(factory, HOST, 0, start_serving=False)
     assert not server.is_serving()
     assert server.get_loop() is asyncio.get_running_loop()

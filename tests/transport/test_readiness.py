@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from links import others_wait, until
 from oracle import payload
-from transports import End, Recorder, both_loops, opened
+from transports import Echo, End, Recorder, both_loops, opened
 
 from aiozerocopy.transport import readiness, reading
 
@@ -59,9 +59,7 @@ async def test_what_comes_takes_no_turn_more(ears: Ears) -> None:
         assert ears.heard == 0
 
 
-async def test_a_read_asks_for_more_while_there_is_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_read_asks_while_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """One in a turn of the loop: 1000, 3000, what is left, and then 1000 again."""
     monkeypatch.setattr(reading, "MESSAGE", 1000)
     monkeypatch.setattr(reading, "BULK", 3000)
@@ -75,12 +73,6 @@ async def test_a_read_asks_for_more_while_there_is_more(
         end.peer.send(b"x" * 999)
         end.transport._readable()
         assert end.transport._size == 1000
-
-
-class Echo(Recorder):
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self.transport.write(data)
 
 
 async def test_the_functions_that_one_echo_calls() -> None:

@@ -200,9 +200,7 @@ async def test_drained_says_that_something_came_too_late(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("is_aborted", [False, True])
-async def test_peer_that_negotiates_anew_is_heard_first(
-    tls: Contexts, is_aborted: bool
-) -> None:
+async def test_renegotiation_is_heard_first(tls: Contexts, is_aborted: bool) -> None:
     """What is written meanwhile waits, as a copy."""
     tls[1].maximum_version = ssl.TLSVersion.TLSv1_2
     try:

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 from asgi_server import HTTP, WEBSOCKET, Call, calling
-from links import others_wait, until
+from links import meanwhile, others_wait, until
 from web_client import BIG, HEADER, needs_jpeg, number_of, picture
 
 from aiozerocopy import web
@@ -38,9 +38,7 @@ def kind_of(app: web.WebApp, path: str) -> dict[str, Any]:
         ("/viewer", ""),  # as servers have it that cut it off
     ],
 )
-async def test_pages_wherever_it_is_mounted(
-    hub: Broadcast, root: str, prefix: str
-) -> None:
+async def test_pages_wherever_mounted(hub: Broadcast, root: str, prefix: str) -> None:
     app = web.app(hub)
     for path in ("/", "/viewer.js", "/status?"):
         call = await Call(HTTP, prefix + path, root_path=root).run(app)
@@ -171,9 +169,7 @@ async def test_a_long_frame_goes_out_in_pieces(hub: Broadcast) -> None:
 
 
 @pytest.mark.parametrize("failure", [OSError("gone"), RuntimeError("it is over")])
-async def test_what_servers_raise_ends_the_viewer(
-    hub: Broadcast, failure: Exception
-) -> None:
+async def test_servers_error_ends_viewer(hub: Broadcast, failure: Exception) -> None:
     app = web.app(hub)
     async with calling(app, WEBSOCKET, "/raw") as call:
         call.failure = failure
@@ -226,8 +222,7 @@ def test_it_can_be_made_before_there_is_a_loop(path: str) -> None:
 async def test_its_own_lifespan(hub: Broadcast) -> None:
     app = web.app(hub)
     life = Call({"type": "lifespan"}, "/")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(life.run, app)
+    async with meanwhile(life.run, app):
         life.tell("lifespan.startup")
         await until(lambda: life.kinds == ["lifespan.startup.complete"])
         async with calling(app, WEBSOCKET, "/raw") as call:

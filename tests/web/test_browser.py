@@ -24,11 +24,7 @@ from aiozerocopy.web import modes
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(chromium.find() is None, reason="needs Chromium"),
-    pytest.mark.timeout(60),
-]
+pytestmark = [pytest.mark.anyio, chromium.NEEDED, pytest.mark.timeout(60)]
 
 WIDTH, HEIGHT = 641, 361  # odd: rows are not aligned, and H.264 must be padded
 BLOCK, BITS = 40, 16

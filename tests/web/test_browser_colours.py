@@ -30,7 +30,7 @@ __all__ = ["ffmpeg", "quick_ffmpeg"]
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.slow,
-    pytest.mark.skipif(chromium.find() is None, reason="needs Chromium"),
+    chromium.NEEDED,
     pytest.mark.timeout(120),
 ]
 

@@ -20,7 +20,7 @@ from aiozerocopy.web import site, websocket
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.slow,
-    pytest.mark.skipif(chromium.find() is None, reason="needs Chromium"),
+    chromium.NEEDED,
     pytest.mark.timeout(60),
 ]
 
@@ -187,9 +187,7 @@ async def test_a_way_that_the_browser_does_not_know(page: Page) -> None:
     ("given", "headline"),
     [("", "A token is needed"), ("?token=x", "This token is wrong")],
 )
-async def test_pages_for_who_has_no_token(
-    page: Page, given: str, headline: str
-) -> None:
+async def test_pages_without_a_token(page: Page, given: str, headline: str) -> None:
     async with Broadcast() as hub, publishing(hub):
         async with serving(hub, token="open sesame") as server:
             await page.open(f"http://127.0.0.1:{server.port}/{given}")

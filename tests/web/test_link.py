@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import pytest
-from links import until
+from links import cut_short, until
 
 from aiozerocopy.web import link as link_module
 from aiozerocopy.web.h264 import Packet, PacketQueue
@@ -191,17 +191,15 @@ class Watched:
     async def sent(self) -> list[int]:
         """Let the viewer take what there is."""
         sequences: list[int] = []
-        async with anyio.create_task_group() as tasks:
 
-            async def take() -> None:
-                while True:
-                    packet = await self.queue.next()
-                    assert packet is not None
-                    sequences.append(packet.sequence)
+        async def take() -> None:
+            while True:
+                packet = await self.queue.next()
+                assert packet is not None
+                sequences.append(packet.sequence)
 
-            tasks.start_soon(take)
+        async with cut_short(take):
             await anyio.wait_all_tasks_blocked()
-            tasks.cancel_scope.cancel()
         return sequences
 
 

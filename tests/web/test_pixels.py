@@ -167,9 +167,7 @@ def test_compressors_agree_on_colours(name: str, layout: str) -> None:
     ("size", "megabits"),
     [((320, 180), 2), ((960, 540), 4), ((1920, 1080), 8), ((3840, 2160), 8)],
 )
-def test_bits_follow_from_the_size_of_the_picture(
-    size: tuple[int, int], megabits: int
-) -> None:
+def test_bits_follow_from_the_size(size: tuple[int, int], megabits: int) -> None:
     assert h264.bitrate(*size) == megabits * 1_000_000
 
 

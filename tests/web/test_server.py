@@ -74,9 +74,7 @@ async def test_the_page_is_served_as_a_whole(hub: Broadcast) -> None:
             assert b"".join(found).decode() in assets.PARTS.values()
 
 
-async def test_requests_on_one_connection_with_empty_lines_before_them(
-    to: web.WebServer,
-) -> None:
+async def test_requests_with_empty_lines_before_them(to: web.WebServer) -> None:
     """The last one's lines end without CR."""
     last = asking("/", "Connection: close").replace(b"\r\n", b"\n")
     requests = b"\r\n" + asking() + b"\r\n" + asking() + b"\r\n\n\r\n" + last

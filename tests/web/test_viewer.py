@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import numpy as np
 import pytest
-from links import is_trio, until
+from links import cut_short, is_trio, meanwhile, until
 from web_client import (
     BIG,
     END_OF_JPEG,
@@ -374,12 +374,10 @@ async def test_a_viewer_who_falls_behind_goes_on_at_a_key_frame(
                     await viewer.send(events.TextMessage(str(header[7])))
                     await anyio.sleep(0.05)
 
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(acknowledge)
+            async with cut_short(acknowledge):
                 while header[7] < newest:
                     header, _ = await viewer.message()
                     keys += header[3] & pixels.KEY
-                tasks.cancel_scope.cancel()
             assert keys > 0
         text = (await ask(to, "/metrics")).body.decode()
         name = 'aiozerocopy_web_frames_dropped_total{mode="h264"} '
@@ -490,8 +488,7 @@ async def test_the_end_is_told(hub: Broadcast, server: str) -> None:
     async with serving(server, hub) as to, watching(to) as viewer:
         await hub.publish(picture())
         assert await viewer.number() == 0
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(to.close)
+        async with meanwhile(to.close):
             assert await viewer.code() == 1001
 
 
