@@ -138,6 +138,8 @@ class Channel(OfOneProcess):
         self._port, self._budget = port, budget
         ready = Operation(port, [None])
         if lib.azc_bind_port(self.id, port.id, ready.token, budget) != 0:
+            self._port = None
+            self.note_result(port, ready, 0, 0)
             return
         if self.ready is None:
             self.ready = ready
