@@ -27,7 +27,8 @@ typedef struct azc_shm {
     hold *holds; /* a circle of `room` */
     size_t room, first, count;
     uint64_t records, bytes, waits;
-    uint64_t awaited; /* one more than where room was waited for last */
+    uint64_t reserved; /* by whom, the last time */
+    uint64_t awaited;  /* one more than where room was waited for last */
     unsigned spin_us;
     bool is_offered; /* and not taken */
     bool has_left;   /* we have closed it: no more calls */
@@ -270,6 +271,7 @@ int azc_shm_reserve(azc_id id, uint64_t n, uint64_t *out) {
     void *at;
     int r = reserve_by_id(id, n, &at, &shm);
     if (r < 0) return r;
+    shm->reserved = *out;
     *out = (uintptr_t)at;
     return leave(id, 0);
 }
@@ -280,11 +282,11 @@ int azc_shm_commit(azc_id id, uint64_t n, uint32_t type_id) {
     return shm ? leave(id, commit(shm, n, type_id)) : r;
 }
 
-int azc_shm_rollback(azc_id id) {
+int azc_shm_rollback(azc_id id, uint64_t key) {
     int r;
     azc_shm *shm = open_ring(id, AZC_PRODUCER, &r);
     if (!shm) return r;
-    azc_ring_rollback(&shm->ring);
+    if (shm->reserved == key) azc_ring_rollback(&shm->ring);
     return leave(id, 0);
 }
 

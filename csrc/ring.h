@@ -76,10 +76,11 @@ int azc_shm_sendv(azc_id ring, const struct iovec *vec, int count,
                   uint32_t type_id);
 
 /* As azc_shm_send, in three steps: *at is the address of n bytes to be filled in, of which
- * the first so many are committed, or none. */
+ * the first so many are committed, or none.  Before, *at is a key that is given once: with
+ * it a late rollback ends no other's room. */
 int azc_shm_reserve(azc_id ring, uint64_t n, uint64_t *at);
 int azc_shm_commit(azc_id ring, uint64_t n, uint32_t type_id);
-int azc_shm_rollback(azc_id ring);
+int azc_shm_rollback(azc_id ring, uint64_t key);
 
 /* Takes up to `most` records, and returns how many.
  *   0           none will come: the producer has closed the ring

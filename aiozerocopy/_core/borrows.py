@@ -202,6 +202,13 @@ class Port:
         """End every operation whose event has come.  From any thread."""
         _drain(self._number[0], self.operations)
 
+    def look(self) -> None:
+        """The same, but another thread drains the port: leave the events to it."""
+        most = 3 * len(self.operations)  # (each has room, goes to a copy, and ends)
+        events = ffi.new("azc_event[]", most)
+        for event in events[0 : max(0, lib.azc_port_take(self.id, 0, events, most))]:
+            _note(event, self.operations)
+
     def forget(self, operation: Operation) -> None:
         """No event will come for this operation."""
         self.operations.pop(operation.token, None)

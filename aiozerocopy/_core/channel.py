@@ -138,9 +138,14 @@ class Channel(OfOneProcess):
         self._port, self._budget = port, budget
         ready = Operation(port, [None])
         if lib.azc_bind_port(self.id, port.id, ready.token, budget) != 0:
+            self._port = None
+            self.note_result(port, ready, 0, 0)
             return
         if self.ready is None:
             self.ready = ready
+            if self._port is None:  # `unbind_port` in another thread came in between
+                self.ready = None
+                self.note_result(port, ready, 0, 0)
         else:  # what came in between has bound another, before or after
             lib.azc_bind_port(self.id, port.id, self.ready.token, budget)
             self.note_result(port, ready, 0, 0)
@@ -350,12 +355,13 @@ class Channel(OfOneProcess):
         A port that is kept alive would not be swept once its loop is gone, and events
         that come later would never be read.
         """
-        ready, port = self.ready, self._port
-        self.ready = self._port = None
-        if ready is not None and port is not None and ready.views == [None]:
+        port, self._port = self._port, None  # (first: see `bind_port`)
+        ready, self.ready = self.ready, None
+        if ready is not None and ready.views == [None]:
             # No send is using it.  (C refuses one that begins now.)
             borrowed.pop(ready.token, None)
-            port.forget(ready)
+            if port is not None:  # (two threads may come here)
+                port.forget(ready)
 
     def shutdown(self) -> None:
         """End the sending side of a socket."""

@@ -121,6 +121,10 @@ class Bound(Ready):
                 "send_from_thread, or anyio.from_thread.run"
             )
         waiter.join(self._key)
+        if self._closed:  # `abort` in another thread came before, and saw no waiter
+            self._waiter = None
+            waiter.leave(self._key)
+            raise StreamClosed("the stream is closed")
         self._budget, self._thread = waiter.loop.budget, this_thread()
         if not waiter.is_trio:
             self._loop = waiter.loop.native

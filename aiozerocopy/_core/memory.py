@@ -203,12 +203,13 @@ class Claim:
     no view.
     """
 
-    __slots__ = ("_terms", "key")
+    __slots__ = ("_life", "_terms", "key")
 
     def __init__(self, on_end: Callable[[], object]) -> None:
         """What ``on_end`` refers to is kept until it has been called."""
         self.key: int = next(_numbers)  # for `is_over`
-        self._terms = _Terms(object(), on_end)
+        self._life = object()  # (held here too, until there is no view to come)
+        self._terms = _Terms(self._life, on_end)
         _leases[self.key] = self._terms
 
     def view(self, address: int, nbytes: int) -> memoryview:
@@ -219,6 +220,7 @@ class Claim:
     def __del__(self, end: Callable[[int], bool] = is_over) -> None:
         key = getattr(self, "key", None)
         if key is not None:
+            self._life = None
             end(key)
 
 

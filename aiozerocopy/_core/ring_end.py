@@ -184,11 +184,11 @@ class RingEnd(OfOneProcess):
         """
         if not self.is_unreserved():
             return RESERVED
-        at = ffi.new("uint64_t *")
         key: list[int] = []
         claim = Claim(partial(_lose, self._mapping, key))
         try:
             key.append(claim.key)
+            at = ffi.new("uint64_t *", claim.key)
             self._mapping.rooms[claim.key] = when_lost
             result = lib.azc_shm_reserve(self.id, nbytes, at)
             if result >= 0:
@@ -206,7 +206,8 @@ class RingEnd(OfOneProcess):
         return result
 
     def rollback(self) -> None:
-        lib.azc_shm_rollback(self.id)
+        for key in list(self._mapping.rooms):
+            lib.azc_shm_rollback(self.id, key)
         self._mapping.rooms.clear()
 
     def is_unreserved(self) -> bool:
@@ -305,7 +306,7 @@ def _lose(
     """The last view of a room has gone."""
     for key in keys:
         if key in mapping.rooms:  # neither committed nor rolled back
-            rollback(mapping.number[0])
+            rollback(mapping.number[0], key)
             if (when_lost := mapping.rooms.pop(key, None)) is not None:
                 when_lost()
 

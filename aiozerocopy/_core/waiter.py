@@ -217,7 +217,7 @@ class Waiter:
         if self.port.is_busy():
             return
         if _waiters.get(id(self.loop.native)) is self:
-            del _waiters[id(self.loop.native)]
+            _waiters.pop(id(self.loop.native), None)  # (two threads may come here)
         for fd in self._watched:
             self.loop.unwatch(fd)
         self._watched, self._is_watching = (), False

@@ -170,7 +170,7 @@ def memory_for(nbytes: int) -> memoryview:
 
 def _popped(nbytes: int) -> memoryview | None:
     """Memory that is large enough, but not much larger; None if none waits."""
-    for key, memory in tuple(_waiting.items()):
+    for key, memory in list(_waiting.items()):
         fits = nbytes <= len(memory) <= nbytes + nbytes // 8
         if fits and _waiting.pop(key, None) is not None:
             return memory
@@ -179,8 +179,8 @@ def _popped(nbytes: int) -> memoryview | None:
 
 def _keep(memory: memoryview) -> None:
     _waiting[id(memory)] = memory
-    total = sum(map(len, tuple(_waiting.values())))
-    for key, oldest in tuple(_waiting.items()):
+    total = sum(map(len, list(_waiting.values())))
+    for key, oldest in list(_waiting.items()):
         if total <= MOST:
             break
         if _waiting.pop(key, None) is not None:

@@ -44,12 +44,11 @@ class Line:
         return self._first() is None
 
     def _first(self) -> Place | None:
-        while self._places:
-            place = self._places[0]()
-            if place is not None:
+        for entry in self._places.copy():  # (another thread's finalizers remove some)
+            if (place := entry()) is not None:
                 return place
-            with contextlib.suppress(IndexError):
-                self._places.popleft()
+            with contextlib.suppress(ValueError):
+                self._places.remove(entry)
         return None
 
     def wake(self) -> None:

@@ -5,9 +5,9 @@ they end or await something.  Then the lock is free for other threads, while thi
 waits for what the coroutine has asked for.  An exception that comes meanwhile, as
 Ctrl-C, closes the coroutine, which takes its buffers back.
 
-Of the threads that wait on one stream, one listens to C: it alone takes events from the
-port, and then wakes the others, of which one listens next.  A thread that does not
-listen looks once more after its gate is in the list, so that it misses nothing.
+Of the threads that wait on one stream, one listens to C: it alone acknowledges what the
+port tells, and then wakes the others, of which one listens next.  A thread that does
+not listen looks once more after its gate is in the list, so that it misses nothing.
 
 The port is closed by a thread that listens, once its stream has left: another thread
 would close the fd for which the listener waits, and take the event that wakes it.
@@ -168,8 +168,12 @@ class SharedPort(Port):
         return operation.done
 
     def drain(self) -> None:
-        """End every operation whose event has come, unless a thread listens."""
-        self._listen(None, lambda: True, 0)
+        """End every operation whose event has come.
+
+        A thread that listens may not have noted them yet; they wake it all the same.
+        """
+        if not self._listen(None, lambda: True, 0):
+            self.look()
 
     def _listen(
         self, gate: threading.Lock | None, ready: Question, seconds: float

@@ -26,7 +26,9 @@ from oracle import Checker, assert_prefix, message, payload
 
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
+from aiozerocopy._core import lifetime
 from aiozerocopy._core.borrows import Port, borrowed
+from aiozerocopy._core.waiter import Waiter, current_waiter
 
 every_loop = pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
 ADOPTED = ("adopted", "fifo", "file", "pty", "unix", "cat")
@@ -291,6 +293,23 @@ class TestLoops:
         data.clear()
         stream.send_from_thread(b"threads need none")
         stream.abort()
+
+    @pytest.mark.anyio
+    async def test_abort_as_it_is_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By another thread, say, that finds no waiter yet."""
+
+        def aborts() -> Waiter:
+            ends.one.abort()
+            return current_waiter()
+
+        ends, before = azc.socketpair(), dict(borrowed)
+        async with ends.other:
+            await ends.other.send(b"x")
+            monkeypatch.setattr(lifetime, "current_waiter", aborts)
+            with pytest.raises(StreamClosed):
+                await ends.one.send(b"x")
+            assert len(current_waiter()._users) == 1
+            assert len(borrowed) == len(before) + 1
 
     def test_a_closed_stream_that_is_kept_keeps_no_port(self) -> None:
         """What ends after its loop is told to whoever sweeps lost ports: a port that

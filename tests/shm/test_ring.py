@@ -14,7 +14,8 @@ from links import attempt, attempting, linux_only, meanwhile, others_wait, until
 from rings import SMALL, filled, opened, ring_pair
 
 from aiozerocopy import StreamBroken, StreamClosed
-from aiozerocopy._core import change
+from aiozerocopy._core import change, memory
+from aiozerocopy._core.binding import lib
 
 pytestmark = [linux_only, pytest.mark.anyio]
 
@@ -169,6 +170,18 @@ async def test_dropped_slot_ends_with_its_last_view(tmp_path: Path) -> None:
         async with producer.reserve(4) as slot:
             slot.view[:] = b"last"
         assert bytes(await consumer.receive()) == b"last"
+
+
+async def test_room_that_is_lost_late_is_nobody_elses(tmp_path: Path) -> None:
+    """Its finalizer, in another thread, was about to roll back."""
+    async with ring_pair(tmp_path) as (producer, consumer):
+        end = producer._end
+        await producer.reserve(1000)  # dropped
+        key = next(memory._numbers) - 1
+        async with producer.reserve(4) as slot:
+            slot.view[:] = b"next"
+            lib.azc_shm_rollback(end.id, key)
+        assert bytes(await consumer.receive()) == b"next"
 
 
 async def test_slot_dropped_in_a_cycle_is_nobody_elses(tmp_path: Path) -> None:

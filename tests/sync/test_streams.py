@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import linecache
 import os
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -179,6 +180,20 @@ class TestFailures:
                 getattr(one, end)()
                 expected = StreamClosed
             assert isinstance(ended(), expected)
+
+    def test_given_up_before_the_listener_has_noted_its_end(self) -> None:
+        one, other = sync.socketpair()
+        with one, other:
+            port = one._waiter.port
+            receive = one._it.receive(100)
+            receive.send(None)
+            port._is_heard = True  # by a thread that the scheduler has forgotten
+            other.send(b"came")
+            wait_until(lambda: select.select([port], [], [], 0)[0])
+            receive.close()
+            port._is_heard = False
+            other.send(b"next")
+            assert one.receive() == b"came"
 
     def test_abort_as_the_listener_begins_to_wait(self) -> None:
         """Its fd must not be closed then: another file would get the number."""
