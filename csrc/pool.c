@@ -60,8 +60,7 @@ void *azc_pool_slot(azc_id id, int slot) {
 }
 
 int azc_exchange(uint64_t *at, uint64_t from, uint64_t to) {
-    return __atomic_compare_exchange_n(at, &from, to, false, __ATOMIC_SEQ_CST,
-                                       __ATOMIC_SEQ_CST);
+    return __sync_bool_compare_and_swap(at, from, to);
 }
 
 int azc_pool_close(azc_id id) {

@@ -13,7 +13,7 @@ import queue
 import random
 import threading
 import time
-import warnings
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import anyio
 import pytest
 from interruption import is_exported
-from links import linux_only
+from links import fork, linux_only
 from oracle import HEADER, Checker, message, poison
 
 import aiozerocopy as azc
@@ -31,10 +31,8 @@ pytestmark = linux_only
 
 SECONDS = float(os.environ.get("AZC_THREADS_SECONDS", "4"))
 ROUND = 1.0  # seconds: then every thread has another loop, and other streams
-LOOPS: tuple[tuple[str, dict[str, Any]], ...] = (
-    *(("asyncio", {}), ("asyncio", {"use_uvloop": True})),
-    *(("trio", {}), ("asyncio", {"debug": True})),
-)
+OPTIONS: tuple[dict[str, Any], ...] = ({}, {"use_uvloop": True}, {}, {"debug": True})
+LOOPS = tuple(zip(("asyncio", "asyncio", "trio", "asyncio"), OPTIONS, strict=True))
 SIZES = (0, 500, 3_000, 70_000, 300_000)
 ids = itertools.count()  # of streams of messages
 
@@ -82,14 +80,7 @@ class Crowd:
 
     async def send(self, stream: azc.SendStream) -> None:
         mine = Numbered(random.Random(self.dice.random()))
-        ways = (
-            self.frame,
-            self.put,
-            self.alone,
-            self.pieces,
-            self.many,
-            self.cancelled,
-        )
+        ways = (self.frame, self.put, self.pieces, self.many, self.cancelled)
         while time.monotonic() < self.end:
             await mine.dice.choice(ways)(stream, mine)
             if mine.dice.random() < 0.02:
@@ -113,16 +104,10 @@ class Crowd:
         del frame, part
         await ticket
 
-    async def alone(self, stream: azc.SendStream, mine: Numbered) -> None:
-        data = mine.next()
-        await stream.send(mine.dice.choice((bytes, bytearray, memoryview))(data))
-        used(data)
-
     async def pieces(self, stream: azc.SendStream, mine: Numbered) -> None:
         data = mine.next()
-        await stream.send(
-            *(memoryview(data)[at : at + 9_000] for at in range(0, len(data), 9_000))
-        )
+        kind = mine.dice.choice((bytes, bytearray, memoryview))
+        await stream.send(kind(data)[:9], kind(data)[9:])
         used(data)
 
     async def many(self, stream: azc.SendStream, mine: Numbered) -> None:
@@ -167,10 +152,8 @@ class Crowd:
 
         reader, writer = sync.pipe()
         checker = Checker()
-        senders = [
-            self.begin(partial(self.from_thread, send))
-            for send in (writer.send, writer.send, wait)
-        ]
+        sends = (writer.send, writer.send, wait)
+        senders = [self.begin(partial(self.from_thread, each)) for each in sends]
 
         def close() -> None:
             for each in senders:
@@ -183,37 +166,20 @@ class Crowd:
                 checker.feed(data)
         checker.finish()
 
-    def drop(self) -> None:
-        """What other threads have given away ends here."""
-        while self.given.get() is not None:
-            pass
-
-    def fork(self) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # threads, and a fork
-            if (child := os.fork()) == 0:
-                os._exit(0)
-        os.waitpid(child, 0)
-
 
 def play(crowd: Crowd) -> None:
-    pairs = [
-        azc.pipe() if n % 2 else azc.socketpair(peer="reads") for n in range(len(LOOPS))
-    ]
+    ends = (partial(azc.socketpair, peer="reads"), azc.pipe)
+    pairs = [ends[n % 2]() for n in range(len(LOOPS))]
     for n, (backend, options) in enumerate(LOOPS):
         receiving, sending = pairs[n][0], pairs[n - 1][1]
-        run = partial(
-            anyio.run,
-            crowd.both,
-            sending,
-            receiving,
-            backend=backend,
-            backend_options=options,
-        )
-        crowd.begin(run)
+        here: dict[str, Any] = {"backend": backend, "backend_options": options}
+        crowd.begin(partial(anyio.run, crowd.both, sending, receiving, **here))
     crowd.begin(crowd.blocking)
-    crowd.fork()
-    dropping = threading.Thread(target=crowd.drop)
+    if (child := fork()) == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    # What other threads have given away ends in this one.
+    dropping = threading.Thread(target=deque, args=(iter(crowd.given.get, None), 0))
     dropping.start()
     for thread in crowd.threads:  # which grow meanwhile
         thread.join()
@@ -226,8 +192,7 @@ def play(crowd: Crowd) -> None:
 @pytest.mark.timeout(60 + 3 * SECONDS)
 def test_threads_with_their_loops() -> None:
     pytest.importorskip("uvloop")
-    seed = int(os.environ.get("AZC_SEED", time.time_ns() % 1_000_000))
-    print(f"seed {seed}")
+    print("seed", seed := int(os.environ.get("AZC_SEED", time.time_ns() % 1_000_000)))
     dice = random.Random(seed)
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
