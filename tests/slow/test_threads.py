@@ -178,7 +178,6 @@ def play(crowd: Crowd) -> None:
     if (child := fork()) == 0:
         os._exit(0)
     os.waitpid(child, 0)
-    # What other threads have given away ends in this one.
     dropping = threading.Thread(target=deque, args=(iter(crowd.given.get, None), 0))
     dropping.start()
     for thread in crowd.threads:  # which grow meanwhile
