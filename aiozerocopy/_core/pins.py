@@ -90,12 +90,6 @@ def pin_writable(data: AnyBuffer) -> Any:
         raise _refusal(data, error, _RECEIVE_ELSEWHERE) from None
 
 
-def release(views: list[memoryview]) -> None:
-    """Release memoryviews, the last one first.  May be called twice."""
-    for at in reversed(range(len(views))):
-        views[at].release()
-
-
 class Pins(tuple[Any, ...]):
     """Several at once, which release themselves when nobody holds them any more.
 

@@ -15,7 +15,7 @@ from anyio.abc import AsyncResource, ByteReceiveStream, ByteSendStream
 from aiozerocopy._core.borrows import or_undo
 from aiozerocopy._core.change import let_go
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken, error_of
-from aiozerocopy._core.pins import bytes_of, release
+from aiozerocopy._core.pins import bytes_of, unpin
 from aiozerocopy.streams import ReceiveStream, SendStream
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ class WholeSender(MessageStream):
                         out += len(piece)
                     self._was_cut = False
             finally:
-                release(views)
+                unpin(views)
         except StreamBroken as error:  # its counts are of one piece as TLS has sent it
             if error.errno is None:
                 raise
             raise error_of(-error.errno, out, total, at_least=True) from error.__cause__
         except BaseException:  # also of a signal's handler, in the lines above
-            release(views)
+            unpin(views)
             let_go(self._sending)
             raise
 

@@ -38,7 +38,7 @@ from aiozerocopy._core.errors import (
     error_of,
 )
 from aiozerocopy._core.failure import Failure
-from aiozerocopy._core.pins import bytes_of, pin_writable, release
+from aiozerocopy._core.pins import bytes_of, pin_writable, unpin
 from aiozerocopy._core.waiter import enter
 from aiozerocopy._net.foreign_streams import CUT, PIECE, MessageStream, pieces_of
 
@@ -230,7 +230,7 @@ class TLSStream(MessageStream, ByteStream):
                     await self._sending.acquire()
                 await self._send(views)
                 self._sending.release()
-                release(views)
+                unpin(views)
             except BaseException:
                 self._undo_send(views)
                 raise
@@ -239,7 +239,7 @@ class TLSStream(MessageStream, ByteStream):
             raise
 
     def _undo_send(self, views: list[memoryview]) -> None:
-        release(views)
+        unpin(views)
         let_go(self._sending)
 
     async def _send(self, views: list[memoryview]) -> None:

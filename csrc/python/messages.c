@@ -216,7 +216,7 @@ static bool is_pin(PyObject *view) {
 /* (Without the GIL another thread's memoryview would not end with its last reference.) */
 static PyObject *unpin(PyObject *release, PyObject *views) {
     PyObject *view;
-    while ((view = PyObject_CallMethod(views, "pop", NULL))) {
+    for (; (view = PyObject_CallMethod(views, "pop", NULL)); PyErr_Clear()) {
         if (PyMemoryView_Check(view))
             Py_DecRef(PyObject_CallMethod(view, "release", NULL));
         else if (is_pin(view))

@@ -29,8 +29,8 @@ enum { AZC_SEND, AZC_PUT, AZC_WRITE };
  *     keeps the memory as it is, if more has to come; or None if nothing has, or the memory
  *     is of another kind.
  *   unpin(views)
- *     Takes all out of a list, and releases those that are pins.  No signal's handler runs
- *     meanwhile, and if two threads do this at once, one of them has each.
+ *     Takes all out of a list, the last first, and releases pins and memoryviews, unless they
+ *     are exported.  No signal's handler runs meanwhile; of two threads, one has each.
  * NULL: an exception was raised. */
 void *azc_messages(void *steady, void *release);
 
