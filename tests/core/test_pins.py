@@ -84,11 +84,12 @@ def test_looking_at_messages_calls_nothing_of_the_programs() -> None:
 
 def test_unpin_releases_what_somebody_still_refers_to() -> None:
     data = bytearray(10)
-    view = pin(data)
+    view, shown = pin(data), memoryview(b"exported")
+    _held = pin(shown)
     with pytest.raises(BufferError):
         data.append(0)
     for _ in range(2):  # an interrupted call is made again
-        unpin([None, b"a copy", view])
+        unpin([None, b"a copy", view, shown])
         data.append(0)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import numpy as np
 import pytest
-from links import is_trio, meanwhile, until
+from links import begun_in_thread, is_trio, meanwhile, until
 from tensors import Tensor
 
 import aiozerocopy as azc
@@ -188,6 +188,16 @@ class TestSlots:
                 thread = threading.Thread(target=frames.clear)
                 thread.start()
                 thread.join()
+
+    async def test_a_slot_comes_back_though_who_took_it_sleeps(self) -> None:
+        """Without the GIL it takes the collector."""
+        frames, end = list[azc.Frame](), threading.Event()
+        pool = azc.FramePool(10, slots=1)
+        begun_in_thread(lambda: frames.__iadd__([pool.acquire_nowait()]) and end.wait())
+        await until(lambda: frames)
+        frames.clear()
+        (await pool.acquire()).release()
+        end.set()
 
     @pytest.mark.every_loop
     async def test_close_tells_those_who_wait(self) -> None:
