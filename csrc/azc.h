@@ -46,12 +46,12 @@
 typedef uint64_t azc_id; /* 0 names nothing */
 
 enum {
-    AZC_IN = 1,        /* the channel receives */
-    AZC_OUT = 2,       /* the channel sends */
-    AZC_OWN = 4,       /* a pipe end we made: non-blocking, ours alone; or a
+    AZC_IN = 1,         /* the channel receives */
+    AZC_OUT = 2,        /* the channel sends */
+    AZC_OWN = 4,        /* a pipe end we made: non-blocking, ours alone; or a
                         * socket that may be made non-blocking */
-    AZC_UNTRUSTED = 8, /* calls on this fd may block: leave them to a pump */
-    AZC_READS = 16,    /* with AZC_OWN: the peer only read()s, so a pool's pages
+    AZC_UNTRUSTED = 8,  /* calls on this fd may block: leave them to a pump */
+    AZC_READS = 16,     /* with AZC_OWN: the peer only read()s, so a pool's pages
                         * may be lent to it, by a pipe or a UNIX socket */
     AZC_LENDS_ALL = 32, /* with AZC_READS: all other memory, too; what is unread
                          * when its operation ends early stays in the pipe, and
@@ -168,8 +168,7 @@ int azc_send_bound(azc_id channel, uint64_t token, const void *data, size_t n,
                    int messages, int ask_room);
 /* The sizes of several messages, if that was -EINPROGRESS.  Until then they are one, and
  * still are if the sum is another (-EINVAL). */
-int azc_set_sizes(azc_id channel, uint64_t token, const uint64_t *sizes,
-                  int nsizes);
+int azc_set_sizes(azc_id channel, uint64_t token, const uint64_t *sizes, int nsizes);
 
 /* What one of many channels has got that are sent the same messages. */
 typedef struct azc_tally {
@@ -191,8 +190,8 @@ typedef struct azc_seat {
  * each of n seats; made at since_ns, by the monotonic clock.  A result is azc_send_bound's,
  * but 0 for 1; -ESTALE also where it is away.  So two seats may have one token.
  * Returns how many are not 0, and stores which. */
-int azc_send_to_all(const azc_seat *seats, int n, const struct iovec *vec,
-                    int count, uint64_t since_ns, int *which);
+int azc_send_to_all(const azc_seat *seats, int n, const struct iovec *vec, int count,
+                    uint64_t since_ns, int *which);
 
 /* As azc_send_bound for count pieces, with any port and token.  sizes holds the lengths of
  * the messages in a batch: a cancelled batch ends after the message in progress.
@@ -200,17 +199,16 @@ int azc_send_to_all(const azc_seat *seats, int n, const struct iovec *vec,
  *   -EBUSY        only if ask_room: queued beyond the limit.  An event AZC_ROOM
  *                 tells when it is within, before that of its end
  *   -EINVAL       the pieces and the sizes have different sums */
-int azc_sendv(azc_id channel, azc_id port, uint64_t token,
-              const struct iovec *vec, int count, const uint64_t *sizes,
-              int nsizes, int ask_room);
+int azc_sendv(azc_id channel, azc_id port, uint64_t token, const struct iovec *vec,
+              int count, const uint64_t *sizes, int nsizes, int ask_room);
 
 /* Receives at least need and at most n bytes; and with fds, of which the need is 1, the
  * files that come with them.
  *   >= 0  that many; fewer than need means the end of the stream
  *   -EINPROGRESS and the rest: as azc_sendv; an event may have status 0 and
  *   fewer bytes than need, at the end of the stream. */
-ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
-                 size_t n, size_t need, azc_fds *fds);
+ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data, size_t n,
+                 size_t need, azc_fds *fds);
 
 /* Receives what is there, n bytes at most, if no receive is queued: without a token, and
  * without waiting.  Returns how many, and stores it in *received if any have come.  The
@@ -220,8 +218,8 @@ ssize_t azc_recv_now(azc_id channel, void *data, size_t n, uint64_t *received);
 /* As azc_recv with a need of n.  Once all n bytes are there, and before that is told,
  * then(with) is called by the thread that has received the last of them.  What it
  * uses is borrowed as data is. */
-ssize_t azc_recv_then(azc_id channel, azc_id port, uint64_t token, void *data,
-                      size_t n, void (*then)(void *with), void *with);
+ssize_t azc_recv_then(azc_id channel, azc_id port, uint64_t token, void *data, size_t n,
+                      void (*then)(void *with), void *with);
 
 /* As azc_sendv, for one message of n bytes, 1 at least.  The fds go with its
  * first byte.
@@ -241,8 +239,7 @@ void azc_close_fds(azc_fds *fds);
  *              of the port first: its own may be there.  If it was the last
  *              receive that ended in its own call, *event tells how
  *   others     as above: an event with this token comes, or is there already */
-int azc_cancel(azc_id channel, uint64_t token, uint64_t limit,
-               azc_event *event);
+int azc_cancel(azc_id channel, uint64_t token, uint64_t limit, azc_event *event);
 
 /* Copies the pieces of a message, one after the other. */
 int azc_copy_message(void *to, const struct iovec *vec, int count);
@@ -273,11 +270,11 @@ typedef struct azc_relay_request {
     azc_id source, sink; /* channels */
     azc_id port;         /* as for azc_sendv */
     uint64_t token;
-    uint64_t nbytes; /* how many are to be moved at most, with those of first */
+    uint64_t nbytes;   /* how many are to be moved at most, with those of first */
     const void *first; /* goes out before those of the source; copied */
     size_t nfirst;
-    int once; /* it is over as soon as the source is empty, after some bytes */
-    int completes; /* when it is cancelled, what has begun goes on: relay.c */
+    int once;          /* it is over as soon as the source is empty, after some bytes */
+    int completes;     /* when it is cancelled, what has begun goes on: relay.c */
     uint64_t expected; /* bytes there are, for azc_unsent; 0: not known */
 } azc_relay_request;
 

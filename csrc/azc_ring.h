@@ -42,8 +42,7 @@
 #ifndef AZC_RING_H
 #define AZC_RING_H
 #ifndef _GNU_SOURCE
-#error                                                                         \
-    "define _GNU_SOURCE before the first include (memfd_create, struct ucred)"
+#error "define _GNU_SOURCE before the first include (memfd_create, struct ucred)"
 #endif
 #include <errno.h>
 #include <fcntl.h>
@@ -89,7 +88,7 @@ enum {
 /* Why -EPROTO: azc_ring.fault. */
 enum {
     AZC_RING_NO_FAULT = 0,
-    AZC_RING_BAD_INDEX = 1, /* it went back, too far, or is no multiple of 64 */
+    AZC_RING_BAD_INDEX = 1,  /* it went back, too far, or is no multiple of 64 */
     AZC_RING_BAD_HEADER = 2, /* there is none where a record begins */
     AZC_RING_BAD_LENGTH = 3, /* the record ends behind the producer's index */
     AZC_RING_BAD_SOCKET = 4, /* something was sent after the handshake */
@@ -147,8 +146,8 @@ typedef struct azc_ring {
     uint32_t reserved;
     int is_reserved;
     int role;
-    int fault;   /* not 0: the ring is over, with -EPROTO */
-    int is_gone; /* the other side's socket has ended */
+    int fault;                            /* not 0: the ring is over, with -EPROTO */
+    int is_gone;                          /* the other side's socket has ended */
     int memory, bell, their_bell, socket; /* fds; -1 if there is none */
 } azc_ring;
 
@@ -171,8 +170,7 @@ static inline uint64_t azc_ring_stride(uint64_t size) {
 /* The capacity that is made of a wish: the next power of two.  0: too much. */
 static inline uint64_t azc_ring_capacity(uint64_t wanted) {
     uint64_t capacity = AZC_RING_LEAST;
-    while (capacity < wanted && capacity >> AZC_RING_MOST_BITS == 0)
-        capacity <<= 1;
+    while (capacity < wanted && capacity >> AZC_RING_MOST_BITS == 0) capacity <<= 1;
     return capacity >> AZC_RING_MOST_BITS ? 0 : capacity;
 }
 
@@ -240,12 +238,11 @@ static inline int azc_ring__submit(struct iocb *request) {
         syscall(SYS_io_getevents, known, 0L, 64L, over, &now);
         return syscall(SYS_io_submit, known, 1L, &request) == 1 ? 0 : -1;
     }
-    if ((known && errno != EINVAL) || syscall(SYS_io_setup, 64L, &own) < 0)
-        return -1;
+    if ((known && errno != EINVAL) || syscall(SYS_io_setup, 64L, &own) < 0) return -1;
     int is_taken = syscall(SYS_io_submit, own, 1L, &request) == 1;
     aio_context_t next = is_taken || errno != EINVAL ? own : never;
-    int is_kept = __atomic_compare_exchange_n(
-        &shared, &known, next, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    int is_kept = __atomic_compare_exchange_n(&shared, &known, next, 0,
+                                              __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     if (!is_kept || next == never) syscall(SYS_io_destroy, own);
     return is_taken ? 0 : -1;
 }
@@ -295,8 +292,7 @@ static inline int azc_ring__arm(azc_ring *ring, uint64_t wake_at) {
  *   -EAGAIN   the ring is full          -EMSGSIZE  see azc_ring_largest
  *   -EPIPE    the consumer has closed   -EBUSY     one is reserved already
  *   -EPROTO   the peer broke the rules */
-static inline int azc_ring_reserve(azc_ring *ring, uint64_t size,
-                                   void **payload) {
+static inline int azc_ring_reserve(azc_ring *ring, uint64_t size, void **payload) {
     if (ring->fault) return -EPROTO;
     if (ring->is_reserved) return -EBUSY;
     if (size > azc_ring_largest(ring)) return -EMSGSIZE;
@@ -315,8 +311,7 @@ static inline int azc_ring_reserve(azc_ring *ring, uint64_t size,
 
 /* Gives what was reserved to the consumer, or the first `size` bytes of it.
  *   -EINVAL   nothing, or less, was reserved */
-static inline int azc_ring_commit(azc_ring *ring, uint64_t size,
-                                  uint32_t type_id) {
+static inline int azc_ring_commit(azc_ring *ring, uint64_t size, uint32_t type_id) {
     if (!ring->is_reserved || size > ring->reserved) return -EINVAL;
     azc_ring_header *header = azc_ring__header(ring, ring->index);
     AZC_RING_STORE(&header->stamp, ring->index + 1);
@@ -334,8 +329,7 @@ static inline void azc_ring_rollback(azc_ring *ring) { ring->is_reserved = 0; }
  * ring: see azc_ring__arm.  With slack a consumer that releases one record after the
  * other need not ring for each; but it may hold records and release no more, so sleep
  * for AZC_RING_SLACK_MS then, and without slack after that. */
-static inline int azc_ring_await_room(azc_ring *ring, uint64_t size,
-                                      uint64_t slack) {
+static inline int azc_ring_await_room(azc_ring *ring, uint64_t size, uint64_t slack) {
     if (ring->fault) return -EPROTO;
     uint64_t stride = azc_ring_stride(size);
     if (slack > ring->capacity - stride) slack = ring->capacity - stride;
@@ -363,8 +357,7 @@ static inline int azc_ring_take(azc_ring *ring, azc_ring_record *record) {
     azc_ring_header *header = azc_ring__header(ring, ring->next);
     uint64_t stamp = AZC_RING_LOAD(&header->stamp);
     uint32_t size = AZC_RING_LOAD(&header->size);
-    if (stamp != ring->next + 1)
-        return azc_ring__fault(ring, AZC_RING_BAD_HEADER);
+    if (stamp != ring->next + 1) return azc_ring__fault(ring, AZC_RING_BAD_HEADER);
     if (azc_ring_stride(size) > ring->seen - ring->next)
         return azc_ring__fault(ring, AZC_RING_BAD_LENGTH);
     record->payload = azc_ring__payload(ring, ring->next);
@@ -422,15 +415,13 @@ static inline int64_t azc_ring__now_ms(void) {
 }
 
 /* Sleeps until one of the fds is ready; a deadline of 0 is none. */
-static inline int azc_ring__poll(struct pollfd *fds, nfds_t n,
-                                 int64_t deadline) {
+static inline int azc_ring__poll(struct pollfd *fds, nfds_t n, int64_t deadline) {
     for (;;) {
         int64_t left = deadline ? deadline - azc_ring__now_ms() : -1;
         if (deadline && left < 0) left = 0;
         int r = poll(fds, n, left > INT32_MAX ? INT32_MAX : (int)left);
         if (r > 0) return 0;
-        if (r == 0 && deadline && azc_ring__now_ms() >= deadline)
-            return -ETIMEDOUT;
+        if (r == 0 && deadline && azc_ring__now_ms() >= deadline) return -ETIMEDOUT;
         if (r < 0 && errno != EINTR) return -errno;
     }
 }
@@ -452,8 +443,8 @@ static inline int64_t azc_ring__deadline(int timeout_ms) {
 
 /* Reserves, and waits for room; a negative timeout is for ever.
  *   -ETIMEDOUT, -EPIPE (the consumer is gone), and as azc_ring_reserve */
-static inline int azc_ring_reserve_wait(azc_ring *ring, uint64_t size,
-                                        void **payload, int timeout_ms) {
+static inline int azc_ring_reserve_wait(azc_ring *ring, uint64_t size, void **payload,
+                                        int timeout_ms) {
     int64_t deadline = azc_ring__deadline(timeout_ms);
     uint64_t slack = azc_ring_slack(ring);
     for (;;) {
@@ -499,8 +490,7 @@ static inline int azc_ring_receive(azc_ring *ring, azc_ring_record *record,
 
 /* ---- memory -------------------------------------------------------------- */
 
-static inline void azc_ring__empty(azc_ring *ring, int role,
-                                   uint64_t capacity) {
+static inline void azc_ring__empty(azc_ring *ring, int role, uint64_t capacity) {
     memset(ring, 0, sizeof *ring);
     ring->role = role;
     ring->capacity = capacity;
@@ -532,8 +522,7 @@ static inline int azc_ring__map(azc_ring *ring) {
     if (mmap(all, AZC_RING_PAGE_BYTES, PROT_READ | PROT_WRITE, how, fd, 0) ==
             MAP_FAILED ||
         mmap(ring->data, n, may, how, fd, AZC_RING_PAGE_BYTES) == MAP_FAILED ||
-        mmap(ring->data + n, n, may, how, fd, AZC_RING_PAGE_BYTES) ==
-            MAP_FAILED)
+        mmap(ring->data + n, n, may, how, fd, AZC_RING_PAGE_BYTES) == MAP_FAILED)
         return -errno;
     azc_ring__sit_down(ring);
     return 0;
@@ -607,10 +596,8 @@ static inline int azc_ring__make(azc_ring *ring) {
     ring->memory = memfd_create("azc_ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     ring->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     ring->their_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (ring->memory < 0 || ring->bell < 0 || ring->their_bell < 0)
-        return -errno;
-    int r =
-        azc_ring__allocate(ring->memory, AZC_RING_PAGE_BYTES + ring->capacity);
+    if (ring->memory < 0 || ring->bell < 0 || ring->their_bell < 0) return -errno;
+    int r = azc_ring__allocate(ring->memory, AZC_RING_PAGE_BYTES + ring->capacity);
     if (r == 0) r = azc_ring__map(ring);
     if (r < 0) return r;
     ring->page->magic = AZC_RING_MAGIC;
@@ -648,8 +635,7 @@ static inline int azc_ring__check(const azc_ring *ring) {
     int seals = fcntl(ring->memory, F_GET_SEALS);
     if (seals < 0 || (seals & AZC_RING_SEALS) != AZC_RING_SEALS) return -EPERM;
     if (fstat(ring->memory, &st) < 0) return -errno;
-    if ((uint64_t)st.st_size != AZC_RING_PAGE_BYTES + ring->capacity)
-        return -EPROTO;
+    if ((uint64_t)st.st_size != AZC_RING_PAGE_BYTES + ring->capacity) return -EPROTO;
     if (!azc_ring__is_bell(ring->bell) || !azc_ring__is_bell(ring->their_bell))
         return -EPROTO;
     return 0;
@@ -669,10 +655,10 @@ static inline int azc_ring_attach(azc_ring *ring, uint64_t capacity, int role,
         (role == AZC_RING_PRODUCER || role == AZC_RING_CONSUMER))
         r = azc_ring__check(ring);
     if (r == 0) r = azc_ring__map(ring);
-    if (r == 0 && (ring->page->magic != AZC_RING_MAGIC ||
-                   ring->page->abi != AZC_RING_ABI ||
-                   ring->page->page_bytes != AZC_RING_PAGE_BYTES ||
-                   ring->page->capacity != capacity))
+    if (r == 0 &&
+        (ring->page->magic != AZC_RING_MAGIC || ring->page->abi != AZC_RING_ABI ||
+         ring->page->page_bytes != AZC_RING_PAGE_BYTES ||
+         ring->page->capacity != capacity))
         r = -EPROTO;
     if (r < 0) {
         azc_ring_drop(ring);
@@ -730,8 +716,7 @@ static inline int azc_ring__fds(struct msghdr *message, int *fds, int most) {
     int count = 0, r = message->msg_flags & MSG_CTRUNC ? -EPROTO : 0;
     struct cmsghdr *each = CMSG_FIRSTHDR(message);
     for (; each; each = CMSG_NXTHDR(message, each)) {
-        if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS)
-            continue;
+        if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
         size_t n = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
         for (size_t i = 0; i < n; i++) {
             int fd;
@@ -750,8 +735,8 @@ static inline int azc_ring__fds(struct msghdr *message, int *fds, int most) {
 }
 
 /* Receives a message; returns how many fds came, all or none of `most`. */
-static inline int azc_ring__hear(int socket, azc_ring_hello *hello, int kind,
-                                 int *fds, int most) {
+static inline int azc_ring__hear(int socket, azc_ring_hello *hello, int kind, int *fds,
+                                 int most) {
     struct iovec vec = {hello, sizeof *hello};
     struct msghdr message;
     union {
@@ -841,15 +826,13 @@ static inline int azc_ring_watch(azc_ring *ring, int socket) {
 static inline int azc_ring_check_user(int socket) {
     struct ucred peer;
     socklen_t n = sizeof peer;
-    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &n) < 0)
-        return -errno;
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &n) < 0) return -errno;
     return peer.uid == geteuid() ? 0 : -EACCES;
 }
 
 /* ---- the same, for a program that may block -------------------------------- */
 
-static inline int azc_ring__address(struct sockaddr_un *address,
-                                    const char *path) {
+static inline int azc_ring__address(struct sockaddr_un *address, const char *path) {
     memset(address, 0, sizeof *address);
     address->sun_family = AF_UNIX;
     if (strlen(path) >= sizeof address->sun_path) return -ENAMETOOLONG;
@@ -888,8 +871,8 @@ static inline int azc_ring__welcome(azc_ring *ring, int socket, int wanted,
 /* Listens at a path until one has come with whom the ring works, and be it the second.
  * A file that is there already is the caller's to remove.
  *   -EADDRINUSE   there is such a file;  others, as usual */
-static inline int azc_ring_listen(azc_ring *ring, const char *path,
-                                  uint64_t capacity, int role) {
+static inline int azc_ring_listen(azc_ring *ring, const char *path, uint64_t capacity,
+                                  int role) {
     struct sockaddr_un address;
     int r = azc_ring__address(&address, path);
     if (r < 0) return r;
@@ -926,8 +909,7 @@ static inline int azc_ring_connect(azc_ring *ring, const char *path, int role) {
     if (r < 0) return r;
     int other = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (other < 0) return -errno;
-    if (connect(other, (struct sockaddr *)&address, sizeof address) < 0)
-        r = -errno;
+    if (connect(other, (struct sockaddr *)&address, sizeof address) < 0) r = -errno;
     if (r == 0) r = azc_ring_check_user(other);
     if (r == 0) r = azc_ring_ask(other, role);
     if (r == -EPIPE) r = 0; /* who has refused us at once has said why */

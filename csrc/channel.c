@@ -8,9 +8,7 @@
 
 /* ---- entering and leaving -------------------------------------------- */
 
-azc_channel *azc__find(azc_id id) {
-    return azc__handle_lock(&azc__channels, id);
-}
+azc_channel *azc__find(azc_id id) { return azc__handle_lock(&azc__channels, id); }
 
 azc_channel *azc__enter(azc_id id) {
     azc_channel *channel = azc__find(id);
@@ -63,8 +61,7 @@ static int prepare_fd(azc_channel *channel) {
     channel->inode = st.st_ino;
     channel->mode = st.st_mode;
     channel->lane = azc__lane_for(&st, channel->fd, channel->flags);
-    if (channel->lane->shared && azc_sys.no_sigpipe)
-        azc_sys.no_sigpipe(channel->fd);
+    if (channel->lane->shared && azc_sys.no_sigpipe) azc_sys.no_sigpipe(channel->fd);
     return 0;
 }
 
@@ -133,8 +130,7 @@ int azc_open_opposite(azc_id id, azc_id *out) {
     azc_channel *channel = azc__enter(id), *opposite = NULL;
     if (!channel) return azc__why(id);
     int flags = channel->flags ^ (AZC_IN | AZC_OUT), r = -EBADF;
-    if (channel->fd >= 0)
-        r = make(channel->file, channel->fd, flags, &opposite);
+    if (channel->fd >= 0) r = make(channel->file, channel->fd, flags, &opposite);
     azc__leave(channel);
     if (r == 0) r = give_number(opposite, out);
     if (r < 0 && opposite) {

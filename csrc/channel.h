@@ -69,13 +69,13 @@ struct azc_channel {
     char *bounce;                 /* of a lane that works on copies */
     size_t leftover_at, leftover; /* bytes in the bounce, not yet asked for */
     bool no_nowait;               /* this pipe does not know RWF_NOWAIT */
-    uint64_t starved_since; /* no memory in the kernel, or no pump; 0: never */
+    uint64_t starved_since;       /* no memory in the kernel, or no pump; 0: never */
 
     /* the move going on */
-    bool in_caller;       /* it is made in a thread of the program's */
-    azc_fds *fds;         /* that go with it, or come with it; or NULL */
-    unsigned extra_calls; /* system calls after the first */
-    int stopped_by;       /* the -errno that ended it after some bytes, or 0 */
+    bool in_caller;         /* it is made in a thread of the program's */
+    azc_fds *fds;           /* that go with it, or come with it; or NULL */
+    unsigned extra_calls;   /* system calls after the first */
+    int stopped_by;         /* the -errno that ended it after some bytes, or 0 */
     atomic_bool stop_early; /* a cancel or close is waiting for its end */
 
     /* who finishes it */

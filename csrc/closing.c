@@ -66,8 +66,7 @@ bool azc__finish_close(azc_channel *channel) {
 /* Is it the source of a message that completes?  Then its driver goes on. */
 static bool is_still_read(const azc_channel *channel) {
     const azc_op *first = channel->queue.head;
-    return !azc__outward(channel) && first && first->hold &&
-           first->hold->completes;
+    return !azc__outward(channel) && first && first->hold && first->hold->completes;
 }
 
 /* Ends what no system call is using.  1 if the fd is closed too. */

@@ -75,8 +75,8 @@ void azc__admit_waiting(azc_channel *channel) {
 bool azc__still_ours(const azc_channel *channel) {
     struct stat st;
     if (SABOTAGED(IDENTITY)) return true;
-    return azc_sys.identify(channel->fd, &st) == 0 &&
-           st.st_dev == channel->device && st.st_ino == channel->inode;
+    return azc_sys.identify(channel->fd, &st) == 0 && st.st_dev == channel->device &&
+           st.st_ino == channel->inode;
 }
 
 bool azc__was_replaced(azc_channel *channel) {
@@ -129,8 +129,7 @@ static int cancel_now(azc_channel *channel, azc_op *op, uint64_t limit) {
 /* An operation that is still being submitted waits for the end of that call. */
 static azc_op *next_put_off(const azc_queue *queue, bool copied) {
     azc_op *op = queue->head;
-    while (op &&
-           (op->submitting || !(copied ? op->copy != NULL : op->cancelled)))
+    while (op && (op->submitting || !(copied ? op->copy != NULL : op->cancelled)))
         op = op->next;
     return op;
 }
@@ -153,8 +152,7 @@ void azc__apply_cancels(azc_channel *channel) {
     }
     if (copies) apply_copies(channel);
     azc_op *op;
-    while (any && channel->state == OPEN &&
-           (op = next_put_off(&channel->queue, false)))
+    while (any && channel->state == OPEN && (op = next_put_off(&channel->queue, false)))
         cancel_now(channel, op, op->rescue_limit);
 }
 

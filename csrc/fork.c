@@ -29,8 +29,7 @@ static void prepare(void) {
 static void in_parent(void) {
     pthread_mutex_unlock(&azc__parties_lock);
     pthread_mutex_unlock(&azc__loops_lock);
-    for (int i = 0; i < TABLES; i++)
-        pthread_mutex_unlock(&azc__tables[i]->lock);
+    for (int i = 0; i < TABLES; i++) pthread_mutex_unlock(&azc__tables[i]->lock);
     pthread_mutex_unlock(&azc__pumps_lock);
 }
 
@@ -90,8 +89,7 @@ uint64_t azc_unsent(void) {
     for (uint32_t i = 0; (channel = azc__handle_next(&azc__channels, &i));) {
         for (azc_op *op = channel->queue.head; op && azc__outward(channel);
              op = op->next)
-            unsent += (op->total > op->expected ? op->total : op->expected) -
-                      op->sent;
+            unsent += (op->total > op->expected ? op->total : op->expected) - op->sent;
         azc__leave(channel);
     }
     return unsent;

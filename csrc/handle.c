@@ -18,8 +18,8 @@ azc_table azc__ports = {.lock = PTHREAD_MUTEX_INITIALIZER};
 azc_table azc__pools = {.lock = PTHREAD_MUTEX_INITIALIZER};
 azc_table azc__relays = {.lock = PTHREAD_MUTEX_INITIALIZER};
 azc_table azc__rings = {.lock = PTHREAD_MUTEX_INITIALIZER};
-azc_table *const azc__tables[TABLES] = {&azc__channels, &azc__ports,
-                                        &azc__pools, &azc__relays, &azc__rings};
+azc_table *const azc__tables[TABLES] = {&azc__channels, &azc__ports, &azc__pools,
+                                        &azc__relays, &azc__rings};
 
 static azc_slot *slot_at(azc_table *table, uint32_t index) {
     if (index >= table->used) return NULL;
@@ -77,8 +77,7 @@ void *azc__handle_lock(azc_table *table, azc_id id) {
     azc_slot *slot = azc__handle_slot(table, id);
     if (!slot) return NULL;
     pthread_mutex_lock(&slot->lock);
-    if (slot->object && (slot->id == id || SABOTAGED(HANDLE)))
-        return slot->object;
+    if (slot->object && (slot->id == id || SABOTAGED(HANDLE))) return slot->object;
     pthread_mutex_unlock(&slot->lock);
     return NULL;
 }

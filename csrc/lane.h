@@ -9,15 +9,14 @@ typedef struct azc_channel azc_channel;
 typedef struct azc_lane {
     /* Without the channel's lock. */
     ssize_t (*move)(azc_channel *channel, struct iovec *vec, int count);
-    uint64_t chunk;  /* bytes a move */
-    uint64_t direct; /* bytes that a submitting thread may move itself */
-    uint64_t offer;  /* the longest message that it may offer in one call */
-    size_t
-        lend_from; /* the shortest piece that is lent, in bytes; 0: none is */
-    bool polled;   /* the fd tells when it is ready; else it always is */
-    bool bounced;  /* the call may block, so it gets a copy of the bytes */
-    bool shared;   /* all channels of this kind share one pump */
-    bool pieces;   /* the moves are cut into small ones */
+    uint64_t chunk;   /* bytes a move */
+    uint64_t direct;  /* bytes that a submitting thread may move itself */
+    uint64_t offer;   /* the longest message that it may offer in one call */
+    size_t lend_from; /* the shortest piece that is lent, in bytes; 0: none is */
+    bool polled;      /* the fd tells when it is ready; else it always is */
+    bool bounced;     /* the call may block, so it gets a copy of the bytes */
+    bool shared;      /* all channels of this kind share one pump */
+    bool pieces;      /* the moves are cut into small ones */
 } azc_lane;
 
 const azc_lane *azc__lane_for(const struct stat *st, int fd, int flags);
@@ -28,7 +27,6 @@ enum { BOUNCE_CHUNK = 8 << 10 };
 /* Allocates the channel's bounce, if its lane works on copies; with the lock. */
 int azc__prepare_bounce(azc_channel *channel);
 /* Copies the pieces into the channel's bounce; with the lock. */
-ssize_t azc__lane_fill(azc_channel *channel, const struct iovec *vec,
-                       int count);
+ssize_t azc__lane_fill(azc_channel *channel, const struct iovec *vec, int count);
 
 #endif

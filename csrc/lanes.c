@@ -80,8 +80,7 @@ static int how_to_move(const azc_channel *channel) {
 static int parts_of_piece(const struct iovec *vec, int count, size_t *n) {
     size_t sum = 0;
     int parts = 0;
-    while (parts < count && vec[parts].iov_len <= *n - sum)
-        sum += vec[parts++].iov_len;
+    while (parts < count && vec[parts].iov_len <= *n - sum) sum += vec[parts++].iov_len;
     if (parts) *n = sum;
     return parts;
 }
@@ -116,8 +115,7 @@ static ssize_t write_long_part(azc_channel *channel, int how, const char *data,
 
 /* Many short parts make one piece, a long part many.  It ends early if the pipe is full,
  * and at stop_early. */
-static ssize_t write_pieces(azc_channel *channel, struct iovec *vec,
-                            int count) {
+static ssize_t write_pieces(azc_channel *channel, struct iovec *vec, int count) {
     const int how = how_to_move(channel);
     const bool blocks_sigpipe = channel->in_caller && has_long_part(vec, count);
     size_t sent = 0;
@@ -150,8 +148,7 @@ static ssize_t read_pipe(azc_channel *channel, struct iovec *vec, int count) {
     return azc_sys.read(channel->fd, vec, count, how_to_move(channel));
 }
 
-static ssize_t move_bounced(azc_channel *channel, struct iovec *vec,
-                            int count) {
+static ssize_t move_bounced(azc_channel *channel, struct iovec *vec, int count) {
     if (!azc__outward(channel)) return read_pipe(channel, vec, count);
     return azc_sys.write_pipe(channel->fd, vec, count, how_to_move(channel));
 }
@@ -163,20 +160,17 @@ static ssize_t move_file(azc_channel *channel, struct iovec *vec, int count) {
 
 /* The pieces add up to a chunk at most.  This copies under the lock: without it the
  * operation may be cancelled, and its memory is the caller's again. */
-ssize_t azc__lane_fill(azc_channel *channel, const struct iovec *vec,
-                       int count) {
+ssize_t azc__lane_fill(azc_channel *channel, const struct iovec *vec, int count) {
     size_t n = 0;
     for (int i = 0; i < count; i++) {
-        ssize_t r =
-            azc_sys.copy(channel->bounce + n, vec[i].iov_base, vec[i].iov_len);
+        ssize_t r = azc_sys.copy(channel->bounce + n, vec[i].iov_base, vec[i].iov_len);
         if (r < 0) return r;
         n += vec[i].iov_len;
     }
     return (ssize_t)n;
 }
 
-static ssize_t move_waiting(azc_channel *channel, struct iovec *vec,
-                            int count) {
+static ssize_t move_waiting(azc_channel *channel, struct iovec *vec, int count) {
     int r = sys_ready(channel->fd, azc__outward(channel) ? POLLOUT : POLLIN);
     if (r <= 0) return r < 0 ? r : -EAGAIN;
     return move_file(channel, vec, count);
@@ -204,14 +198,10 @@ static const azc_lane pipe_out = {.move = write_pieces,
                                   .pieces = true};
 static const azc_lane pipe_in = {
     .move = read_pipe, .chunk = READ_CHUNK, .direct = DIRECT, .polled = true};
-static const azc_lane untrusted_lane = {.move = move_bounced,
-                                        .chunk = BOUNCE_CHUNK,
-                                        .polled = true,
-                                        .bounced = true};
-const azc_lane azc__lane_waiting = {.move = move_waiting,
-                                    .chunk = WAITING_CHUNK,
-                                    .polled = true,
-                                    .bounced = true};
+static const azc_lane untrusted_lane = {
+    .move = move_bounced, .chunk = BOUNCE_CHUNK, .polled = true, .bounced = true};
+const azc_lane azc__lane_waiting = {
+    .move = move_waiting, .chunk = WAITING_CHUNK, .polled = true, .bounced = true};
 static const azc_lane file_lane = {.move = move_file, .chunk = FILE_CHUNK};
 static const azc_lane device_lane = {
     .move = move_file, .chunk = BOUNCE_CHUNK, .bounced = true};

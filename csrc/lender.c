@@ -46,16 +46,14 @@ void azc__parties_fork_child(void) { parties = NULL; }
 void azc__lender_init(azc_channel *channel) {
     azc_lender *lender = &channel->lender;
     bool wanted = channel->flags & AZC_READS && channel->flags & AZC_OWN &&
-                  azc__outward(channel) && channel->lane->lend_from &&
-                  azc_sys.lend;
+                  azc__outward(channel) && channel->lane->lend_from && azc_sys.lend;
     lender->nap_us = NAP_MIN_US;
     if (wanted && channel->lane->shared)
         lender->message = (uint64_t)azc_sys.takes_loans(channel->fd);
     lender->lends =
         wanted &&
         azc__party_join(&lender->party, channel->device,
-                        channel->lane->shared ? ALL_SOCKETS : channel->inode,
-                        true);
+                        channel->lane->shared ? ALL_SOCKETS : channel->inode, true);
     channel->queue.lends_all = channel->flags & AZC_LENDS_ALL;
 }
 
@@ -71,32 +69,27 @@ size_t azc__lend_from(const azc_channel *channel, uint64_t message) {
 }
 
 ssize_t azc__lend(azc_channel *channel, struct iovec *vec, int count) {
-    if (!channel->lane->shared)
-        return azc_sys.lend(channel->fd, NULL, vec, count);
+    if (!channel->lane->shared) return azc_sys.lend(channel->fd, NULL, vec, count);
     const size_t first = vec->iov_len;
     sys_sigpipe sigpipe;
     if (channel->in_caller) azc_sys.block_sigpipe(&sigpipe);
     ssize_t r = azc_sys.lend(channel->fd, &channel->lender.between, vec, count);
-    bool is_short =
-        r > 0 && (size_t)r < first; /* maybe since EPIPE came then */
-    if (channel->in_caller)
-        azc_sys.restore_sigpipe(&sigpipe, is_short ? -EPIPE : r);
+    bool is_short = r > 0 && (size_t)r < first; /* maybe since EPIPE came then */
+    if (channel->in_caller) azc_sys.restore_sigpipe(&sigpipe, is_short ? -EPIPE : r);
     if (is_short) channel->stopped_by = -EAGAIN;
     return r;
 }
 
 ssize_t azc__lend_result(azc_channel *channel, ssize_t r) {
     if (r > 0) channel->stats.lent += (uint64_t)r;
-    if (r != -EINVAL && r != -EPERM && r != -ENOSYS && r != -EOPNOTSUPP &&
-        r != -EFAULT)
+    if (r != -EINVAL && r != -EPERM && r != -ENOSYS && r != -EOPNOTSUPP && r != -EFAULT)
         return r;
     channel->lender.lends = false;
     return -EINTR; /* try again: now it copies */
 }
 
 bool azc__has_loans(const azc_channel *channel) {
-    return channel->state == OPEN &&
-           channel->queue.head != channel->queue.cursor;
+    return channel->state == OPEN && channel->queue.head != channel->queue.cursor;
 }
 
 /* How many bytes the reader has not read, or -EPIPE if there is no reader.

@@ -250,8 +250,7 @@ static bool attend(azc_loop *it, uint64_t now) {
 }
 
 /* The first that is due or was reported; if there is none, *next is when one will be. */
-static azc_loop *to_attend(const azc_poller *watcher, uint64_t now,
-                           uint64_t *next) {
+static azc_loop *to_attend(const azc_poller *watcher, uint64_t now, uint64_t *next) {
     *next = UINT64_MAX;
     for (azc_loop *it = loops; it; it = it->next) {
         if (it->watcher != watcher) continue;
@@ -290,7 +289,6 @@ void azc__loops_unwatch(azc_poller *watcher) {
 
 /* (the memory stays, as a pump's does) */
 void azc__loops_fork_child(void) {
-    for (azc_loop *it = loops; it; it = it->next)
-        azc__poller_abandon(it->poller);
+    for (azc_loop *it = loops; it; it = it->next) azc__poller_abandon(it->poller);
     loops = NULL;
 }

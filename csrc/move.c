@@ -12,8 +12,8 @@
 #include "loop.h"
 
 enum {
-    PUMP_BUDGET = 1 << 20, /* bytes of one socket before the pump's next one */
-    CHECK_EVERY = 1 << 20, /* bytes, until the fd's number is checked again */
+    PUMP_BUDGET = 1 << 20,   /* bytes of one socket before the pump's next one */
+    CHECK_EVERY = 1 << 20,   /* bytes, until the fd's number is checked again */
     STARVED_PAUSE_US = 5000, /* until the next try without memory */
     DEVICE_PAUSE_US = 5000,  /* for an fd that never tells that it is ready */
     PATIENCE_NS = 2000000000,
@@ -32,8 +32,7 @@ void azc__count(azc_channel *channel, ssize_t r) {
 
 /* Releases the lock during the system call, which uses borrowed memory (in_call) or
  * the copy in the bounce: then a cancel need not wait for it. */
-static ssize_t move(azc_channel *channel, struct iovec *vec, int pieces,
-                    bool lend) {
+static ssize_t move(azc_channel *channel, struct iovec *vec, int pieces, bool lend) {
     channel->stop_early = false;
     channel->in_call = !channel->lane->bounced;
     azc__unlock(channel);
@@ -60,8 +59,7 @@ static bool keep_trying(azc_channel *channel, int error) {
 
 /* An older kernel, or a FIFO: RWF_NOWAIT is not known there. */
 static int change_lane(azc_channel *channel) {
-    if (channel->lane == &azc__lane_waiting || channel->no_nowait)
-        return -EOPNOTSUPP;
+    if (channel->lane == &azc__lane_waiting || channel->no_nowait) return -EOPNOTSUPP;
     if (channel->flags & AZC_OWN) {
         channel->no_nowait = true;
         return 0;
@@ -72,8 +70,7 @@ static int change_lane(azc_channel *channel) {
 
 /* Handles -errno from a lane.  Says why to stop; DROVE_BUDGET is to go on, as long as
  * the channel is open. */
-static enum azc_drove handle_error(azc_channel *channel, int error,
-                                   int *max_ops) {
+static enum azc_drove handle_error(azc_channel *channel, int error, int *max_ops) {
     const azc_op *op = channel->queue.cursor;
     bool outward = azc__outward(channel);
     bool waits = channel->lane == &azc__lane_waiting;
@@ -150,8 +147,7 @@ static uint64_t deliver_leftover(azc_channel *channel) {
         struct iovec *piece = &op->vec[op->at];
         size_t n = op->at < op->count ? piece->iov_len : 0;
         if (n > channel->leftover) n = channel->leftover;
-        if (n)
-            memcpy(piece->iov_base, channel->bounce + channel->leftover_at, n);
+        if (n) memcpy(piece->iov_base, channel->bounce + channel->leftover_at, n);
         channel->leftover_at += n;
         channel->leftover -= n;
         delivered += n;
@@ -170,14 +166,14 @@ static ssize_t receive_bounced(azc_channel *channel) {
 }
 
 /* Moves the next pieces of the queue, and sets *pieces to their number. */
-static ssize_t move_queued(azc_channel *channel, int max_ops,
-                           uint64_t max_bytes, int *pieces) {
+static ssize_t move_queued(azc_channel *channel, int max_ops, uint64_t max_bytes,
+                           int *pieces) {
     struct iovec vec[VEC_MAX];
     bool lend;
     azc_op *op = channel->queue.cursor;
     size_t lend_from = op->fds ? 0 : azc__lend_from(channel, op->total);
-    *pieces = azc__queue_gather(&channel->queue, vec, max_ops, max_bytes,
-                                lend_from, &lend);
+    *pieces =
+        azc__queue_gather(&channel->queue, vec, max_ops, max_bytes, lend_from, &lend);
     if (*pieces && channel->lane->bounced) {
         ssize_t n = azc__lane_fill(channel, vec, *pieces);
         if (n < 0) return n;
@@ -220,8 +216,7 @@ static ssize_t step(azc_channel *channel, int max_ops, uint64_t max_bytes) {
     bool end = r == 0 && pieces && inward && !channel->leftover;
     const azc_op *blamed = channel->queue.cursor;
     if (inward) finish_received(channel);
-    azc__end_consumed(
-        channel); /* before a cancel, which may break the channel */
+    azc__end_consumed(channel); /* before a cancel, which may break the channel */
     azc__apply_cancels(channel);
     if ((r == -EFAULT || r == -ETOOMANYREFS) && blamed != channel->queue.cursor)
         r = -EINTR; /* the message that is to blame was cancelled: go on */
@@ -271,13 +266,11 @@ static enum azc_drove move_all(azc_channel *channel, uint64_t budget) {
     return DROVE_BUDGET;
 }
 
-enum azc_drove azc__drive(azc_channel *channel, uint64_t budget,
-                          bool in_caller) {
+enum azc_drove azc__drive(azc_channel *channel, uint64_t budget, bool in_caller) {
     channel->driving = true;
     channel->in_caller = in_caller;
     enum azc_drove drove = move_all(channel, budget);
-    bool asks =
-        !in_caller || channel->lane->shared; /* (which no reader stops) */
+    bool asks = !in_caller || channel->lane->shared; /* (which no reader stops) */
     if (asks && azc__has_loans(channel)) check_loans(channel);
     channel->driving = false;
     catch_up(channel);
@@ -309,8 +302,7 @@ void azc__end_turn(azc_channel *channel) {
  * is its relay's work.) */
 static bool has_work(const azc_channel *channel) {
     const azc_op *first = channel->queue.head;
-    return channel->state == OPEN && first && !first->hold &&
-           !channel->pumping.armed;
+    return channel->state == OPEN && first && !first->hold && !channel->pumping.armed;
 }
 
 static void resume(azc_id id);
@@ -376,8 +368,7 @@ static void wait_for_pump(azc_channel *channel, int error) {
     }
 }
 
-static void hand_over(azc_channel *channel, enum azc_drove drove,
-                      bool checked) {
+static void hand_over(azc_channel *channel, enum azc_drove drove, bool checked) {
     const azc_op *first = channel->queue.head;
     if (first && first->hold) first->hold->wake(first->hold);
     if (!has_work(channel)) return;

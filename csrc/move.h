@@ -13,8 +13,7 @@ enum azc_drove {
 /* All with the lock, which is released during system calls. */
 
 /* Moves what is queued, up to budget bytes; in_caller: in a thread of the program's. */
-enum azc_drove azc__drive(azc_channel *channel, uint64_t budget,
-                          bool in_caller);
+enum azc_drove azc__drive(azc_channel *channel, uint64_t budget, bool in_caller);
 /* Makes one move of bytes that are in no queue, in VEC_INLINE pieces at most; returns
  * how many, or -errno. */
 ssize_t azc__attempt(azc_channel *channel, const struct iovec *vec, int count);

@@ -39,20 +39,20 @@ struct azc_op {
     int status, outcome;
     bool submitting; /* the call that made it still runs and will free it */
     bool ended;
-    bool asks_room;    /* its note tells when it is within the limit */
-    bool lent;         /* the reader may still look at some of its pages */
-    bool cancelled;    /* a cancel is pending until a system call returns */
-    const char *copy;  /* to go on from then, or NULL */
-    azc_hold *hold;    /* or NULL */
-    uint64_t expected; /* of a hold: bytes, as far as that is known */
-    azc_fds *fds;      /* that go out or come with its bytes, or NULL */
+    bool asks_room;           /* its note tells when it is within the limit */
+    bool lent;                /* the reader may still look at some of its pages */
+    bool cancelled;           /* a cancel is pending until a system call returns */
+    const char *copy;         /* to go on from then, or NULL */
+    azc_hold *hold;           /* or NULL */
+    uint64_t expected;        /* of a hold: bytes, as far as that is known */
+    azc_fds *fds;             /* that go out or come with its bytes, or NULL */
     void (*then)(void *with); /* what its end waits for, once all is received */
     void *with;
     bool in_then; /* which uses its memory now */
     void *rescue; /* the copied rest, to be freed */
     struct iovec *vec, first[VEC_INLINE];
-    int count, at; /* vec[at] is the first with bytes left, advanced in place */
-    uint64_t into; /* bytes of vec[at] that are sent */
+    int count, at;  /* vec[at] is the first with bytes left, advanced in place */
+    uint64_t into;  /* bytes of vec[at] that are sent */
     uint64_t *ends; /* of a batch: where each message ends */
     int nends;
     int messages;   /* how many it consists of */

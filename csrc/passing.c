@@ -81,8 +81,8 @@ static int choose_lane(azc_passage *pass) {
     if (S_ISREG(from->mode) && !S_ISFIFO(to->mode)) return AZC_BY_SENDFILE;
     bool loans = S_ISSOCK(from->mode) && azc_sys.takes_loans(from->channel->fd);
     if ((loans || S_ISFIFO(from->mode)) &&
-        !azc__party_join(&pass->party, from->device,
-                         loans ? ALL_SOCKETS : from->inode, false))
+        !azc__party_join(&pass->party, from->device, loans ? ALL_SOCKETS : from->inode,
+                         false))
         return AZC_BY_COPY;
     if (S_ISFIFO(from->mode) || S_ISFIFO(to->mode)) return AZC_BY_SPLICE;
     if (azc_sys.pipe(pass->between) < 0) return AZC_BY_COPY;
@@ -113,8 +113,8 @@ static ssize_t take_copy(azc_passage *pass) {
 }
 
 static ssize_t put_copy(azc_passage *pass) {
-    ssize_t r = lane_move(pass->sink.channel, pass->rest + pass->rest_at,
-                          pass->rest_bytes);
+    ssize_t r =
+        lane_move(pass->sink.channel, pass->rest + pass->rest_at, pass->rest_bytes);
     if (r > 0) {
         pass->rest_at += (size_t)r;
         pass->rest_bytes -= (size_t)r;
@@ -131,8 +131,8 @@ static ssize_t take_piped(azc_passage *pass) {
 }
 
 static ssize_t put_piped(azc_passage *pass) {
-    ssize_t r = azc_sys.splice(pass->between[0], pass->sink.channel->fd,
-                               pass->in_between);
+    ssize_t r =
+        azc_sys.splice(pass->between[0], pass->sink.channel->fd, pass->in_between);
     if (r > 0) pass->in_between -= (size_t)r;
     return r;
 }
@@ -141,19 +141,18 @@ static ssize_t put_piped(azc_passage *pass) {
 static ssize_t move_directly(azc_passage *pass) {
     int from = pass->source.channel->fd, to = pass->sink.channel->fd;
     size_t n = wanted(pass, CHUNK);
-    return atomic_load(&pass->lane) == AZC_BY_SENDFILE
-               ? azc_sys.sendfile(from, to, n)
-               : azc_sys.splice(from, to, n);
+    return atomic_load(&pass->lane) == AZC_BY_SENDFILE ? azc_sys.sendfile(from, to, n)
+                                                       : azc_sys.splice(from, to, n);
 }
 
 /* ---- what a call has returned ----------------------------------------- */
 
 /* Which side made a call fail that used both. */
 static azc_side *guilty(azc_passage *pass, int error) {
-    bool sinks = error == -EPIPE || error == -ENOSPC || error == -EFBIG ||
-                 error == -EDQUOT;
-    bool sources = S_ISSOCK(pass->source.mode) ||
-                   (S_ISREG(pass->source.mode) && error == -EIO);
+    bool sinks =
+        error == -EPIPE || error == -ENOSPC || error == -EFBIG || error == -EDQUOT;
+    bool sources =
+        S_ISSOCK(pass->source.mode) || (S_ISREG(pass->source.mode) && error == -EIO);
     return sources && !sinks ? &pass->source : &pass->sink;
 }
 
@@ -226,15 +225,13 @@ static bool is_not_spliced(int error) {
 }
 
 /* side is NULL for a call that used both, and spliced says whether a splice failed. */
-static void handle_error(azc_passage *pass, azc_side *side, bool spliced,
-                         int error) {
+static void handle_error(azc_passage *pass, azc_side *side, bool spliced, int error) {
     azc_side *blamed = side ? side : guilty(pass, error);
     if (error == -EAGAIN) {
         await_side(pass, side);
     } else if (spliced && is_not_spliced(error)) {
         azc__pass_by_copy(pass);
-    } else if (error == -EIO && blamed == &pass->source &&
-               S_ISCHR(blamed->mode)) {
+    } else if (error == -EIO && blamed == &pass->source && S_ISCHR(blamed->mode)) {
         pass->ended = true; /* a pty whose other side is closed */
     } else {
         azc__lock(blamed->channel);
@@ -310,8 +307,7 @@ static void take_leftover(azc_passage *pass) {
         pass->rest_room = room;
     }
     if (!n) return;
-    memcpy(pass->rest + pass->rest_bytes,
-           channel->bounce + channel->leftover_at, n);
+    memcpy(pass->rest + pass->rest_bytes, channel->bounce + channel->leftover_at, n);
     pass->rest_bytes += n;
     channel->leftover_at += n;
     channel->leftover -= n;

@@ -28,8 +28,7 @@ enum { POLLER_IN, POLLER_OUT };
 int azc__poller_arm(azc_poller *poller, int fd, int what, uint64_t who);
 void azc__poller_forget(azc_poller *poller, int fd);
 /* Returns up to max of those that are ready; 0 after a wake or the timeout. */
-int azc__poller_wait(azc_poller *poller, uint64_t *who, int max,
-                     int timeout_us);
+int azc__poller_wait(azc_poller *poller, uint64_t *who, int max, int timeout_us);
 void azc__poller_wake(azc_poller *poller);
 
 #endif

@@ -16,8 +16,7 @@ static int watch_wake(azc_poller *poller) {
     struct epoll_event wake = {.events = EPOLLIN, .data.u64 = WAKE};
     int r = azc_sys.open_waker(poller->wake);
     if (r < 0) return r;
-    return azc_sys.epoll_ctl(poller->epoll, EPOLL_CTL_ADD, poller->wake[0],
-                             &wake);
+    return azc_sys.epoll_ctl(poller->epoll, EPOLL_CTL_ADD, poller->wake[0], &wake);
 }
 
 int azc__poller_open(azc_poller **out, bool wakes) {
@@ -52,11 +51,9 @@ void azc__poller_close(azc_poller *poller) {
 /* (a number that is known may have been closed by other code, and opened again) */
 int azc__poller_arm(azc_poller *poller, int fd, int what, uint64_t who) {
     static const uint32_t events[] = {EPOLLIN, EPOLLOUT};
-    struct epoll_event event = {.events = EPOLLONESHOT | events[what],
-                                .data.u64 = who};
+    struct epoll_event event = {.events = EPOLLONESHOT | events[what], .data.u64 = who};
     int r = azc_sys.epoll_ctl(poller->epoll, EPOLL_CTL_MOD, fd, &event);
-    if (r == -ENOENT)
-        r = azc_sys.epoll_ctl(poller->epoll, EPOLL_CTL_ADD, fd, &event);
+    if (r == -ENOENT) r = azc_sys.epoll_ctl(poller->epoll, EPOLL_CTL_ADD, fd, &event);
     return r;
 }
 
@@ -65,8 +62,7 @@ void azc__poller_forget(azc_poller *poller, int fd) {
     azc_sys.epoll_ctl(poller->epoll, EPOLL_CTL_DEL, fd, &ignored);
 }
 
-int azc__poller_wait(azc_poller *poller, uint64_t *who, int max,
-                     int timeout_us) {
+int azc__poller_wait(azc_poller *poller, uint64_t *who, int max, int timeout_us) {
     struct epoll_event events[64];
     int count = 0;
     if (max > 64) max = 64;

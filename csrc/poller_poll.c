@@ -115,8 +115,7 @@ static armed *copy_table(azc_poller *poller, struct pollfd **polled, int *n) {
     return copy;
 }
 
-int azc__poller_wait(azc_poller *poller, uint64_t *who, int max,
-                     int timeout_us) {
+int azc__poller_wait(azc_poller *poller, uint64_t *who, int max, int timeout_us) {
     int timeout_ms = timeout_us < 0 ? -1 : (timeout_us + 999) / 1000;
     struct pollfd *polled;
     int n, count = 0;

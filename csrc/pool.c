@@ -32,13 +32,11 @@ int azc_pool_open(size_t slot_bytes, int slots, azc_id *out) {
     if (!slot_bytes || slots <= 0) return -EINVAL;
     size_t page = azc_sys.page_size();
     size_t stride = round_up(slot_bytes, slot_bytes < HUGE_FROM ? page : HUGE);
-    if (stride < slot_bytes || stride > SIZE_MAX / 4 / (size_t)slots)
-        return -ENOMEM;
+    if (stride < slot_bytes || stride > SIZE_MAX / 4 / (size_t)slots) return -ENOMEM;
     azc_pool *pool = azc_sys.allocate(sizeof *pool);
     if (!pool) return -ENOMEM;
-    *pool = (azc_pool){.slot_bytes = slot_bytes,
-                       .stride = stride,
-                       .bytes = stride * (size_t)slots};
+    *pool = (azc_pool){
+        .slot_bytes = slot_bytes, .stride = stride, .bytes = stride * (size_t)slots};
     pool->memory = map_aligned(pool->bytes);
     pool->id = pool->memory ? azc__handle_new(&azc__pools, NULL) : 0;
     if (!pool->id) {

@@ -29,13 +29,9 @@ struct azc_note {
 
 enum { RETRY_PAUSE_US = 1000 };
 
-static azc_port *enter(azc_id port) {
-    return azc__handle_lock(&azc__ports, port);
-}
+static azc_port *enter(azc_id port) { return azc__handle_lock(&azc__ports, port); }
 
-static void leave(const azc_port *port) {
-    azc__handle_unlock(&azc__ports, port->id);
-}
+static void leave(const azc_port *port) { azc__handle_unlock(&azc__ports, port->id); }
 
 static void lock(const azc_port *port) {
     pthread_mutex_lock(&azc__handle_slot(&azc__ports, port->id)->lock);

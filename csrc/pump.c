@@ -136,8 +136,7 @@ static void check_numbers(azc_pump *pump, uint64_t now) {
 }
 
 /* Looks after the loops whose pollers were reported, or are due. */
-static void watch_loops(azc_pump *pump, const uint64_t *who, int count,
-                        uint64_t now) {
+static void watch_loops(azc_pump *pump, const uint64_t *who, int count, uint64_t now) {
     if (pump->private_to) return;
     for (int i = 0; i < count; i++)
         if (who[i] & AZC_LOOP_REPORT) azc__loop_report(pump->poller, who[i]);
@@ -219,8 +218,7 @@ int azc__pump_attach(azc_channel *channel, void (*resume)(azc_id channel)) {
 
 /* (in its own thread the pump is awake) */
 static void wake(azc_pump *pump) {
-    if (!pthread_equal(pthread_self(), pump->thread))
-        azc__poller_wake(pump->poller);
+    if (!pthread_equal(pthread_self(), pump->thread)) azc__poller_wake(pump->poller);
 }
 
 static void enlist(azc_channel *channel, azc_list *list, uint64_t due) {
@@ -249,8 +247,7 @@ int azc__pump_poll(azc_channel *channel) {
     int r = pump->private_to ? 0 : azc__loop_arm(channel, pump->poller);
     if (r) return r < 0 ? r : 0;
     return azc__poller_arm(pump->poller, channel->fd,
-                           azc__outward(channel) ? POLLER_OUT : POLLER_IN,
-                           channel->id);
+                           azc__outward(channel) ? POLLER_OUT : POLLER_IN, channel->id);
 }
 
 static void stop(azc_pump *pump) {

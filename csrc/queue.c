@@ -89,8 +89,7 @@ int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
             if (count == VEC_MAX || !max_bytes) return count;
             size_t n = op->vec[i].iov_len;
             if (azc__queue_lends(queue, &op->vec[i], lend_from) != *lend) {
-                if (count)
-                    return count; /* one call lends or copies, not both */
+                if (count) return count; /* one call lends or copies, not both */
                 *lend = true;
                 max_bytes = LEND_CHUNK;
             }
@@ -155,8 +154,7 @@ azc_op *azc__queue_consume(azc_queue *queue, uint64_t upto) {
 
 azc_op *azc__queue_find(const azc_queue *queue, uint64_t token) {
     azc_op *op = queue->head;
-    while (op && !(op->note && azc__note_token(op->note) == token))
-        op = op->next;
+    while (op && !(op->note && azc__note_token(op->note) == token)) op = op->next;
     return op;
 }
 

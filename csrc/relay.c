@@ -45,9 +45,7 @@ typedef struct azc_relay {
 
 /* ---- waking ----------------------------------------------------------- */
 
-static void wake(azc_hold *hold) {
-    azc_sys.signal(((azc_relay *)hold)->pass.wake[1]);
-}
+static void wake(azc_hold *hold) { azc_sys.signal(((azc_relay *)hold)->pass.wake[1]); }
 
 static void lose(azc_hold *hold, bool outward, int status) {
     azc_relay *relay = (azc_relay *)hold;
@@ -102,8 +100,8 @@ static void give_back(azc_relay *relay, azc_channel *channel) {
     if (!pass->rest_bytes) return;
     memmove(pass->rest, pass->rest + pass->rest_at, pass->rest_bytes);
     if (channel->leftover)
-        memcpy(pass->rest + pass->rest_bytes,
-               channel->bounce + channel->leftover_at, channel->leftover);
+        memcpy(pass->rest + pass->rest_bytes, channel->bounce + channel->leftover_at,
+               channel->leftover);
     azc_sys.release(channel->bounce);
     channel->bounce = pass->rest;
     channel->leftover_at = 0;
@@ -171,8 +169,7 @@ static int outcome_of(const azc_relay *relay, const azc_op *hold, bool delivers,
     return AZC_REFUSED;
 }
 
-static void end_hold(const azc_relay *relay, azc_channel *channel,
-                     bool delivers) {
+static void end_hold(const azc_relay *relay, azc_channel *channel, bool delivers) {
     azc_op *hold = relay->pass.sink.hold;
     int status, outcome = outcome_of(relay, hold, delivers, &status);
     hold->need = hold->sent;
@@ -194,8 +191,7 @@ static void end_sink(azc_relay *relay, bool delivers) {
     if (channel->error && !follows) azc__break(channel, channel->error);
     if (side->hold && (follows || !side->turn || channel->state != CLOSING))
         end_hold(relay, channel, delivers);
-    if (follows && channel->state == OPEN && !channel->error)
-        deliver(relay, channel);
+    if (follows && channel->state == OPEN && !channel->error) deliver(relay, channel);
     if (channel->error) azc__break(channel, channel->error);
     end_side(side, channel);
 }
@@ -271,8 +267,7 @@ static azc_relay *relay_new(size_t first) {
     relay->spare = azc__op_new(NULL, 0, NULL, 0);
     pass->source.hold = azc__op_new(NULL, 0, NULL, 0);
     pass->sink.hold = azc__op_new(NULL, 0, NULL, 0);
-    if (!pass->rest || !relay->spare || !pass->source.hold ||
-        !pass->sink.hold) {
+    if (!pass->rest || !relay->spare || !pass->source.hold || !pass->sink.hold) {
         release(relay);
         return NULL;
     }
@@ -287,8 +282,7 @@ static bool is_onto_itself(const azc_relay *relay, const azc_channel *it) {
 }
 
 /* Puts the hold into its queue; 0 or -errno. */
-static int queue_hold(azc_relay *relay, azc_side *side, azc_id id,
-                      int direction) {
+static int queue_hold(azc_relay *relay, azc_side *side, azc_id id, int direction) {
     azc_channel *channel = azc__enter(id);
     if (!channel) return azc__why(id);
     int r = azc__refusal(channel);
@@ -358,8 +352,7 @@ int azc_relay_open(const azc_relay_request *wanted, azc_id *out, int *failed) {
     if (wanted->nfirst) memcpy(pass->rest, wanted->first, wanted->nfirst);
     pass->rest_bytes = wanted->nfirst;
     int r = azc_sys.open_waker(pass->wake);
-    if (r == 0)
-        r = azc__note_new(wanted->port, wanted->token, &pass->sink.hold->note);
+    if (r == 0) r = azc__note_new(wanted->port, wanted->token, &pass->sink.hold->note);
     if (r == 0) relay->id = azc__handle_new(&azc__relays, relay);
     if (r == 0 && !relay->id) r = -ENOMEM;
     if (r < 0) {

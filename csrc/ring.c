@@ -148,9 +148,7 @@ int azc_shm_offer(azc_id id, int socket) {
     return leave(id, azc_ring_offer(socket, &shm->ring));
 }
 
-int azc_shm_refuse(int socket, int status) {
-    return azc_ring_refuse(socket, status);
-}
+int azc_shm_refuse(int socket, int status) { return azc_ring_refuse(socket, status); }
 
 int azc_shm_hear_answer(azc_id id, int socket) {
     azc_shm *shm = locked(id);
@@ -248,8 +246,7 @@ static int commit(azc_shm *shm, uint64_t n, uint32_t type_id) {
     return 0;
 }
 
-int azc_shm_sendv(azc_id id, const struct iovec *vec, int count,
-                  uint32_t type_id) {
+int azc_shm_sendv(azc_id id, const struct iovec *vec, int count, uint32_t type_id) {
     uint64_t n = 0;
     azc_shm *shm;
     void *at;
@@ -354,8 +351,7 @@ int azc_shm_give_back(azc_id id, azc_batch *batch) {
 int azc_shm_untake(azc_id id, azc_batch *batch) {
     azc_shm *shm = locked(id);
     if (!shm) return azc__handle_why(&azc__rings, id);
-    if (batch->hold && shm->count &&
-        hold_at(shm, shm->count - 1)->end == batch->hold) {
+    if (batch->hold && shm->count && hold_at(shm, shm->count - 1)->end == batch->hold) {
         shm->count--;
         shm->ring.next = batch->start;
     }
@@ -425,6 +421,4 @@ int azc_shm_free(azc_id id) {
     return 0;
 }
 
-void azc__ring_fork_child(void *ring) {
-    azc_ring_drop(&((azc_shm *)ring)->ring);
-}
+void azc__ring_fork_child(void *ring) { azc_ring_drop(&((azc_shm *)ring)->ring); }

@@ -72,8 +72,7 @@ int azc_shm_hear(azc_id ring);
  *   -EPIPE      the consumer has closed the ring, or died
  *   -EPROTO     the peer broke the rules       -ESHUTDOWN, -ECHILD  as above */
 int azc_shm_send(azc_id ring, const void *data, size_t n, uint32_t type_id);
-int azc_shm_sendv(azc_id ring, const struct iovec *vec, int count,
-                  uint32_t type_id);
+int azc_shm_sendv(azc_id ring, const struct iovec *vec, int count, uint32_t type_id);
 
 /* As azc_shm_send, in three steps: *at is the address of n bytes to be filled in, of which
  * the first so many are committed, or none.  Before, *at is a key that is given once: with

@@ -82,9 +82,8 @@ static ssize_t submit(azc_id id, azc_id port, uint64_t token, azc_op *op) {
     return r;
 }
 
-int azc_sendv(azc_id channel, azc_id port, uint64_t token,
-              const struct iovec *vec, int count, const uint64_t *sizes,
-              int nsizes, int ask_room) {
+int azc_sendv(azc_id channel, azc_id port, uint64_t token, const struct iovec *vec,
+              int count, const uint64_t *sizes, int nsizes, int ask_room) {
     azc_op *op = azc__op_new(vec, count, sizes, nsizes);
     if (op && nsizes && op->ends[nsizes - 1] != op->total) {
         azc__op_free(op);
@@ -94,8 +93,7 @@ int azc_sendv(azc_id channel, azc_id port, uint64_t token,
     return (int)submit(channel, port, token, op);
 }
 
-static azc_op *one_piece(const void *data, size_t n, size_t need,
-                         azc_fds *fds) {
+static azc_op *one_piece(const void *data, size_t n, size_t need, azc_fds *fds) {
     struct iovec vec = {(void *)(uintptr_t)data, n};
     azc_op *op = azc__op_new(&vec, 1, NULL, 0);
     if (op) op->need = need;
@@ -103,8 +101,8 @@ static azc_op *one_piece(const void *data, size_t n, size_t need,
     return op;
 }
 
-ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
-                 size_t n, size_t need, azc_fds *fds) {
+ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data, size_t n,
+                 size_t need, azc_fds *fds) {
     return submit(channel, port, token, one_piece(data, n, need, fds));
 }
 
@@ -131,8 +129,8 @@ ssize_t azc_recv_now(azc_id id, void *data, size_t n, uint64_t *received) {
     return r;
 }
 
-ssize_t azc_recv_then(azc_id channel, azc_id port, uint64_t token, void *data,
-                      size_t n, void (*then)(void *with), void *with) {
+ssize_t azc_recv_then(azc_id channel, azc_id port, uint64_t token, void *data, size_t n,
+                      void (*then)(void *with), void *with) {
     azc_op *op = one_piece(data, n, n, NULL);
     if (op) {
         op->then = then;
@@ -196,8 +194,7 @@ static int queue_rest(azc_channel *channel, const message *it, ssize_t sent) {
     azc__op_fill(op, it->vec, it->count);
     op->messages = it->messages;
     channel->last_port = channel->bound_port;
-    if (azc__note_address(op->note, channel->bound_port, channel->bound_token) <
-        0) {
+    if (azc__note_address(op->note, channel->bound_port, channel->bound_token) < 0) {
         azc__note_free(op->note); /* its port was closed */
         op->note = NULL;
     }
@@ -260,8 +257,7 @@ static int send_within(azc_channel *channel, const message *it, bool ask_room) {
 }
 
 /* An event will tell that token, so no other message may have it. */
-static int send_bound(azc_id id, uint64_t token, const message *it,
-                      bool ask_room) {
+static int send_bound(azc_id id, uint64_t token, const message *it, bool ask_room) {
     azc_channel *channel = azc__enter(id);
     if (!channel) return azc__why(id);
     bool is_ready = channel->bound_token == token;
@@ -271,22 +267,21 @@ static int send_bound(azc_id id, uint64_t token, const message *it,
     return r;
 }
 
-int azc_send_bound(azc_id id, uint64_t token, const void *data, size_t n,
-                   int messages, int ask_room) {
+int azc_send_bound(azc_id id, uint64_t token, const void *data, size_t n, int messages,
+                   int ask_room) {
     struct iovec piece = {(void *)(uintptr_t)data, n};
     return send_bound(id, token, &(message){&piece, 1, n, messages}, ask_room);
 }
 
-int azc_send_to_all(const azc_seat *seats, int n, const struct iovec *vec,
-                    int count, uint64_t since_ns, int *which) {
+int azc_send_to_all(const azc_seat *seats, int n, const struct iovec *vec, int count,
+                    uint64_t since_ns, int *which) {
     message it = {vec, count, 0, 1};
     int found = 0;
     for (int i = 0; i < count; i++) it.n += vec[i].iov_len;
     for (int i = 0; i < n; i++) {
         azc_tally *tally = seats[i].tally;
         int r = -ESTALE;
-        if (!tally->away)
-            r = send_bound(seats[i].channel, seats[i].token, &it, false);
+        if (!tally->away) r = send_bound(seats[i].channel, seats[i].token, &it, false);
         tally->result = r > 0 ? 0 : r;
         if (r < 0) {
             which[found++] = i;
@@ -299,8 +294,7 @@ int azc_send_to_all(const azc_seat *seats, int n, const struct iovec *vec,
     return found;
 }
 
-int azc_set_sizes(azc_id id, uint64_t token, const uint64_t *sizes,
-                  int nsizes) {
+int azc_set_sizes(azc_id id, uint64_t token, const uint64_t *sizes, int nsizes) {
     azc_channel *channel = azc__enter(id);
     if (!channel) return azc__why(id);
     azc_op *op = azc__queue_find(&channel->queue, token);

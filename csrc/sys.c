@@ -40,19 +40,18 @@
 
 /* What a call returns, or -errno.  A call that a signal's handler has interrupted is
  * made again: it has done nothing. */
-#define RESULT(call)                                                           \
-    __extension__({                                                            \
-        ssize_t result_;                                                       \
-        do result_ = (call);                                                   \
-        while (result_ < 0 && errno == EINTR && !SABOTAGED(INTERRUPT));        \
-        result_ < 0 ? -errno : result_;                                        \
+#define RESULT(call)                                                                   \
+    __extension__({                                                                    \
+        ssize_t result_;                                                               \
+        do result_ = (call);                                                           \
+        while (result_ < 0 && errno == EINTR && !SABOTAGED(INTERRUPT));                \
+        result_ < 0 ? -errno : result_;                                                \
     })
 
 /* Whether a write to a broken pipe would kill this process. */
 static bool sigpipe_is_ignored(void) {
     struct sigaction action;
-    return sigaction(SIGPIPE, NULL, &action) == 0 &&
-           action.sa_handler == SIG_IGN;
+    return sigaction(SIGPIPE, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
 /* Takes back the SIGPIPE that our own write has made pending. */
@@ -71,8 +70,7 @@ static void consume_sigpipe(const sigset_t *only) {
 
 enum { BY_VMSPLICE = -1 }; /* in the place of flags */
 
-static ssize_t plain_write(int fd, const struct iovec *vec, int count,
-                           int flags) {
+static ssize_t plain_write(int fd, const struct iovec *vec, int count, int flags) {
 #ifndef AZC_PORTABLE
     if (flags == BY_VMSPLICE)
         return RESULT(vmsplice(fd, vec, (size_t)count, SPLICE_F_NONBLOCK));
@@ -137,10 +135,8 @@ static ssize_t sys_unread(int fd, bool socket) {
 
 static int sys_takes_loans(int socket) { return (void)socket, 0; }
 
-static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count,
-                              int how) {
-    return how & SYS_NOWAIT ? -EOPNOTSUPP
-                            : write_without_sigpipe(fd, vec, count, 0);
+static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count, int how) {
+    return how & SYS_NOWAIT ? -EOPNOTSUPP : write_without_sigpipe(fd, vec, count, 0);
 }
 
 static ssize_t sys_read(int fd, const struct iovec *vec, int count, int how) {
@@ -187,8 +183,8 @@ static ssize_t room_of(int socket) {
 
 static bool is_still_between(const sys_between *it, int end) {
     struct stat st;
-    return azc_sys.identify(it->ends[end], &st) == 0 &&
-           st.st_dev == it->device && st.st_ino == it->inode;
+    return azc_sys.identify(it->ends[end], &st) == 0 && st.st_dev == it->device &&
+           st.st_ino == it->inode;
 }
 
 /* Only the numbers that other code has not closed, which may be other files' now. */
@@ -214,8 +210,7 @@ static int open_between(sys_between *it) {
 
 /* There is no other way to share pages with a socket.  What it does not take, though it
  * had room, is thrown away with the pipe. */
-static ssize_t lend_to_socket(int socket, sys_between *it,
-                              const struct iovec *vec) {
+static ssize_t lend_to_socket(int socket, sys_between *it, const struct iovec *vec) {
     ssize_t n = room_of(socket);
     if (n <= 0) return n < 0 ? n : -EAGAIN;
     if (it->ends[0] < 0 && open_between(it) < 0) return -ENOSYS;
@@ -250,16 +245,14 @@ static int sys_takes_loans(int socket) {
     sscanf(name.release, "%d.%d", &major, &minor);
     getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &size);
     getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &size);
-    if (major * 100 + minor < 605 || domain != AF_UNIX || type != SOCK_STREAM)
-        return 0;
+    if (major * 100 + minor < 605 || domain != AF_UNIX || type != SOCK_STREAM) return 0;
     getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &room, &size);
     return room;
 }
 
 /* -EOPNOTSUPP means that one of the flags is not known: RWF_NOSIGNAL in an older
  * kernel, or RWF_NOWAIT for a FIFO.  Only the latter is returned. */
-static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count,
-                              int how) {
+static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count, int how) {
     static _Atomic bool no_nosignal;
     int nowait = how & SYS_NOWAIT ? RWF_NOWAIT : 0;
     if (!no_nosignal) {
@@ -272,8 +265,7 @@ static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count,
 }
 
 static ssize_t sys_read(int fd, const struct iovec *vec, int count, int how) {
-    if (how & SYS_NOWAIT)
-        return RESULT(preadv2(fd, vec, count, -1, RWF_NOWAIT));
+    if (how & SYS_NOWAIT) return RESULT(preadv2(fd, vec, count, -1, RWF_NOWAIT));
     return RESULT(readv(fd, vec, count));
 }
 
@@ -282,8 +274,7 @@ static ssize_t sys_copy(void *to, const void *from, size_t n) {
     while (done < n) {
         struct iovec local = {(char *)to + done, n - done};
         struct iovec remote = {(char *)(uintptr_t)from + done, n - done};
-        ssize_t r =
-            RESULT(process_vm_readv(getpid(), &local, 1, &remote, 1, 0));
+        ssize_t r = RESULT(process_vm_readv(getpid(), &local, 1, &remote, 1, 0));
         if (r == -ENOSYS || r == -EPERM) { /* a sandbox forbids it */
             memcpy((char *)to + done, (const char *)from + done, n - done);
             break;
@@ -329,8 +320,7 @@ static void store_fds(struct msghdr *message, azc_fds *fds) {
     fds->count = 0;
     for (struct cmsghdr *it = CMSG_FIRSTHDR(message); it;
          it = CMSG_NXTHDR(message, it)) {
-        if (it->cmsg_level != SOL_SOCKET || it->cmsg_type != SCM_RIGHTS)
-            continue;
+        if (it->cmsg_level != SOL_SOCKET || it->cmsg_type != SCM_RIGHTS) continue;
         size_t n = it->cmsg_len - CMSG_LEN(0);
         if (n > sizeof fds->fds) n = sizeof fds->fds;
         memcpy(fds->fds, CMSG_DATA(it), n);
@@ -339,8 +329,7 @@ static void store_fds(struct msghdr *message, azc_fds *fds) {
 }
 
 /* (some more than were asked for may come, into the room for other words) */
-static ssize_t recv_fds(int fd, const struct iovec *vec, int count,
-                        azc_fds *fds) {
+static ssize_t recv_fds(int fd, const struct iovec *vec, int count, azc_fds *fds) {
     struct msghdr message = message_of(vec, count);
     beside it;
     message.msg_control = &it;
@@ -370,11 +359,9 @@ static ssize_t sys_send(int fd, const struct iovec *vec, int count,
     return RESULT(sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL));
 }
 
-static ssize_t sys_recv(int fd, const struct iovec *vec, int count,
-                        azc_fds *fds) {
+static ssize_t sys_recv(int fd, const struct iovec *vec, int count, azc_fds *fds) {
     if (fds) return recv_fds(fd, vec, count, fds);
-    if (count == 1)
-        return RESULT(recv(fd, vec->iov_base, vec->iov_len, MSG_DONTWAIT));
+    if (count == 1) return RESULT(recv(fd, vec->iov_base, vec->iov_len, MSG_DONTWAIT));
     struct msghdr message = message_of(vec, count);
     return RESULT(recvmsg(fd, &message, MSG_DONTWAIT));
 }
@@ -433,8 +420,7 @@ static int sys_is_nonblocking(int fd) {
 #ifdef SO_NOSIGPIPE
 static int sys_no_sigpipe(int fd) {
     int on = 1;
-    return (int)RESULT(
-        setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on));
+    return (int)RESULT(setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on));
 }
 #endif
 
@@ -445,14 +431,10 @@ static int sys_linger(int fd) {
     return linger.l_onoff ? linger.l_linger : 0;
 }
 
-static int sys_dup(int fd) {
-    return (int)RESULT(fcntl(fd, F_DUPFD_CLOEXEC, 3));
-}
+static int sys_dup(int fd) { return (int)RESULT(fcntl(fd, F_DUPFD_CLOEXEC, 3)); }
 
 /* On Linux an interrupted close has closed: it is not to be done again. */
-static int sys_close(int fd) {
-    return close(fd) < 0 && errno != EINTR ? -errno : 0;
-}
+static int sys_close(int fd) { return close(fd) < 0 && errno != EINTR ? -errno : 0; }
 
 static int sys_shutdown(int fd) { return (int)RESULT(shutdown(fd, SHUT_WR)); }
 
@@ -480,8 +462,7 @@ static int sys_open_waker(int ends[2]) {
 
 static void sys_enlarge(int fd, int bytes) {
 #ifdef F_SETPIPE_SZ
-    while (bytes > fcntl(fd, F_GETPIPE_SZ) &&
-           fcntl(fd, F_SETPIPE_SZ, bytes) < 0)
+    while (bytes > fcntl(fd, F_GETPIPE_SZ) && fcntl(fd, F_SETPIPE_SZ, bytes) < 0)
         bytes /= 2; /* above the limit of one pipe, or of all of the user's */
 #else
     (void)fd, (void)bytes;
@@ -503,12 +484,9 @@ static void sys_clear(int fd) {
 
 #ifndef AZC_PORTABLE
 
-static int sys_epoll_create(void) {
-    return (int)RESULT(epoll_create1(EPOLL_CLOEXEC));
-}
+static int sys_epoll_create(void) { return (int)RESULT(epoll_create1(EPOLL_CLOEXEC)); }
 
-static int sys_epoll_ctl(int epoll, int how, int fd,
-                         struct epoll_event *event) {
+static int sys_epoll_ctl(int epoll, int how, int fd, struct epoll_event *event) {
     return (int)RESULT(epoll_ctl(epoll, how, fd, event));
 }
 
@@ -535,8 +513,8 @@ static int sys_epoll_wait(int epoll, struct epoll_event *events, int max,
 static size_t sys_page_size(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
 static void *sys_map(size_t n) {
-    void *at = mmap(NULL, n, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *at =
+        mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return at == MAP_FAILED ? NULL : at;
 }
 
@@ -561,8 +539,7 @@ static int sys_remap(void *from, size_t n, void *to) {
 static int sys_replace(void *at, size_t n) {
 #ifndef AZC_PORTABLE
     const int locked = 24; /* MADV_DONTNEED_LOCKED, Linux 5.18 */
-    if (madvise(at, n, MADV_DONTNEED) == 0 || madvise(at, n, locked) == 0)
-        return 0;
+    if (madvise(at, n, MADV_DONTNEED) == 0 || madvise(at, n, locked) == 0) return 0;
 #endif
     void *fresh = mmap(at, n, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
@@ -572,8 +549,7 @@ static int sys_replace(void *at, size_t n) {
 /* ---- threads, time -------------------------------------------------------- */
 
 /* Signals belong to the program's own threads, so ours block them all. */
-static int sys_thread_start(pthread_t *thread, void *(*run)(void *),
-                            void *arg) {
+static int sys_thread_start(pthread_t *thread, void *(*run)(void *), void *arg) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

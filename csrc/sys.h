@@ -66,13 +66,11 @@ struct azc_sys {
     /* To a pipe; or to a UNIX socket, as much of the first piece as it has room for,
      * through the pipe `between`, which is opened when needed, and is empty before and
      * afterwards.  To a socket only while SIGPIPE is blocked. */
-    ssize_t (*lend)(int fd, sys_between *between, const struct iovec *vec,
-                    int count);
+    ssize_t (*lend)(int fd, sys_between *between, const struct iovec *vec, int count);
     /* Bytes in a pipe; or at least the bytes that a socket's peer has not read. */
     ssize_t (*unread)(int fd, bool socket);
     /* With files, unless fds is NULL. */
-    ssize_t (*send)(int fd, const struct iovec *vec, int count,
-                    const azc_fds *fds);
+    ssize_t (*send)(int fd, const struct iovec *vec, int count, const azc_fds *fds);
     ssize_t (*recv)(int fd, const struct iovec *vec, int count, azc_fds *fds);
     /* Without a copy in user space; neither waits, but for a socket that blocks. */
     ssize_t (*splice)(int from, int to, size_t n);
@@ -84,8 +82,8 @@ struct azc_sys {
     int (*identify)(int fd, struct stat *st);
     int (*is_tty)(int fd); /* 1 or 0 */
     int (*set_nonblock)(int fd);
-    int (*is_nonblocking)(int fd); /* 1 or 0 */
-    int (*no_sigpipe)(int fd);     /* a socket, where MSG_NOSIGNAL is unknown */
+    int (*is_nonblocking)(int fd);  /* 1 or 0 */
+    int (*no_sigpipe)(int fd);      /* a socket, where MSG_NOSIGNAL is unknown */
     int (*takes_loans)(int socket); /* the size of its buffer, or 0 */
     int (*linger)(int fd);          /* seconds that a socket's close may take */
     int (*dup)(int fd);             /* closed on exec, 3 or higher */
@@ -101,8 +99,7 @@ struct azc_sys {
     void (*clear)(int end);
     int (*epoll_create)(void);
     int (*epoll_ctl)(int epoll, int how, int fd, struct epoll_event *event);
-    int (*epoll_wait)(int epoll, struct epoll_event *events, int max,
-                      int timeout_us);
+    int (*epoll_wait)(int epoll, struct epoll_event *events, int max, int timeout_us);
 
     /* Memory */
     void *(*allocate)(size_t n);
@@ -113,7 +110,7 @@ struct azc_sys {
     int (*unmap)(void *at, size_t n);
     void (*prefer_huge)(void *at, size_t n);
     int (*remap)(void *from, size_t n, void *to); /* replaces what is there */
-    int (*replace)(void *at, size_t n); /* by fresh pages, even if locked */
+    int (*replace)(void *at, size_t n);           /* by fresh pages, even if locked */
 
     /* Threads (which are detached), time */
     int (*thread_start)(pthread_t *thread, void *(*run)(void *), void *arg);

@@ -47,17 +47,13 @@ int main(void) {
         int corrupt = crc32((uint8_t *)&h, 124) != h.checksum || h.ndim > 8 ||
                       !is_text(h.dtype, 4) || !is_text(h.pixel_format, 16) ||
                       !h.dtype[1] || !strchr("buifc", h.dtype[1]);
-        unsigned __int128 bytes =
-            (unsigned)atoi((char[]){h.dtype[2], h.dtype[3], 0});
+        unsigned __int128 bytes = (unsigned)atoi((char[]){h.dtype[2], h.dtype[3], 0});
         for (int i = 0; i < 8 && !corrupt; i++)
-            corrupt =
-                i < h.ndim ? (bytes *= h.shape[i]) >> 64 != 0 : h.shape[i] != 0;
+            corrupt = i < h.ndim ? (bytes *= h.shape[i]) >> 64 != 0 : h.shape[i] != 0;
         if (corrupt || bytes != h.payload) return fail("CorruptHeader");
-        if (h.payload > LIMIT || h.metadata > 65536)
-            return fail("FrameTooLarge");
+        if (h.payload > LIMIT || h.metadata > 65536) return fail("FrameTooLarge");
         uint8_t *data = malloc((n = h.metadata + h.payload) + 1);
-        if (!data || fread(data, 1, n, stdin) < n)
-            return fail("TruncatedFrame");
+        if (!data || fread(data, 1, n, stdin) < n) return fail("TruncatedFrame");
         printf("%llu %lld %.4s %.16s %d %u %u ", (unsigned long long)h.sequence,
                (long long)h.timestamp_ns, h.dtype,
                *h.pixel_format ? h.pixel_format : "-", h.flags & 1, h.metadata,

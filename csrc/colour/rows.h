@@ -24,8 +24,7 @@ typedef struct azc_rows {
     /* Two rows of channels, with a sample before the first, to one of chroma:
      * blocks of 64 pixels.  v is not used if the two are interleaved in u. */
     void (*chroma)(const azc_yuv *how, uint8_t *const first[3],
-                   uint8_t *const second[3], int blocks, uint8_t *u,
-                   uint8_t *v);
+                   uint8_t *const second[3], int blocks, uint8_t *u, uint8_t *v);
     /* A row of luma, and half as many of chroma, to pixels. */
     void (*rgb)(const azc_yuv *how, const uint8_t *y, const uint8_t *u,
                 const uint8_t *v, int blocks, uint8_t *rgb);

@@ -44,8 +44,7 @@ static inline words sited(const azc_yuv *how, const uint8_t *first,
 }
 
 static void chroma(const azc_yuv *how, uint8_t *const first[3],
-                   uint8_t *const second[3], int blocks, uint8_t *u,
-                   uint8_t *v) {
+                   uint8_t *const second[3], int blocks, uint8_t *u, uint8_t *v) {
     const azc_yuv h = *how;
     for (int i = 0; i < blocks * BLOCK; i += BLOCK) {
         words of[3];
@@ -82,10 +81,8 @@ static void rgb(const azc_yuv *how, const uint8_t *y, const uint8_t *u,
                                       : chroma_of(first.chroma + i / 2);
         const words b = h.interleaved ? chroma_of_pairs(u + i, last.second)
                                       : chroma_of(last.chroma + i / 2);
-        const words green =
-            plus(times(a, first.to_green), times(b, last.to_green));
-        const words grey =
-            plus_all(times(luma_of(y + i), h.gain), h.from_black);
+        const words green = plus(times(a, first.to_green), times(b, last.to_green));
+        const words grey = plus_all(times(luma_of(y + i), h.gain), h.from_black);
         const bytes of[3] = {narrowed(plus(grey, times(a, first.by)), 5),
                              narrowed(plus(grey, green), 5),
                              narrowed(plus(grey, times(b, last.by)), 5)};

@@ -64,9 +64,7 @@ static inline bytes load(const uint8_t *p) {
     return _mm256_loadu_si256((const __m256i *)p);
 }
 
-static inline void store(uint8_t *p, bytes x) {
-    _mm256_storeu_si256((__m256i *)p, x);
-}
+static inline void store(uint8_t *p, bytes x) { _mm256_storeu_si256((__m256i *)p, x); }
 
 static inline __m256i two(const void *lo, const void *hi) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(lo)),
@@ -87,8 +85,7 @@ static inline __m256i both(const void *p) {
 static inline __m256i chosen(const __m256i from[3], const int8_t masks[3][16]) {
     __m256i of[3];
     UNROLLED
-    for (int i = 0; i < 3; i++)
-        of[i] = _mm256_shuffle_epi8(from[i], both(masks[i]));
+    for (int i = 0; i < 3; i++) of[i] = _mm256_shuffle_epi8(from[i], both(masks[i]));
     return _mm256_or_si256(_mm256_or_si256(of[0], of[1]), of[2]);
 }
 
@@ -112,8 +109,7 @@ static inline void split4(const uint8_t *p, bytes channels[3]) {
     __m256i of[4]; /* 4 pixels in each lane, by their channels */
     UNROLLED
     for (int i = 0; i < 4; i++)
-        of[i] =
-            _mm256_shuffle_epi8(two(p + 16 * i, p + 64 + 16 * i), by_channel);
+        of[i] = _mm256_shuffle_epi8(two(p + 16 * i, p + 64 + 16 * i), by_channel);
     const __m256i a = _mm256_unpacklo_epi32(of[0], of[1]);
     const __m256i b = _mm256_unpacklo_epi32(of[2], of[3]);
     channels[0] = _mm256_unpacklo_epi64(a, b);
@@ -128,10 +124,8 @@ static inline void join4(uint8_t *p, const bytes channels[3]) {
     const __m256i b = _mm256_unpackhi_epi8(channels[0], channels[1]);
     const __m256i c = _mm256_unpacklo_epi8(channels[2], full);
     const __m256i d = _mm256_unpackhi_epi8(channels[2], full);
-    const __m256i even[2] = {_mm256_unpacklo_epi16(a, c),
-                             _mm256_unpackhi_epi16(a, c)};
-    const __m256i odd[2] = {_mm256_unpacklo_epi16(b, d),
-                            _mm256_unpackhi_epi16(b, d)};
+    const __m256i even[2] = {_mm256_unpacklo_epi16(a, c), _mm256_unpackhi_epi16(a, c)};
+    const __m256i odd[2] = {_mm256_unpacklo_epi16(b, d), _mm256_unpackhi_epi16(b, d)};
     UNROLLED
     for (int i = 0; i < 2; i++) {
         uint8_t *const q = p + 32 * i;
@@ -174,8 +168,7 @@ static inline words chroma_of_pairs(const uint8_t *p, int second) {
 
 static inline words times(words x, int16_t c) {
     const __m256i by = _mm256_set1_epi16(c);
-    return (words){_mm256_mulhrs_epi16(x.lo, by),
-                   _mm256_mulhrs_epi16(x.hi, by)};
+    return (words){_mm256_mulhrs_epi16(x.lo, by), _mm256_mulhrs_epi16(x.hi, by)};
 }
 
 static inline words plus(words x, words y) {
@@ -193,8 +186,7 @@ static inline bytes narrowed(words x, int shift) {
 }
 
 static inline words pairs(const uint8_t *p, int8_t w0, int8_t w1) {
-    const __m256i by =
-        _mm256_set1_epi16((int16_t)((uint8_t)w0 | (uint8_t)w1 << 8));
+    const __m256i by = _mm256_set1_epi16((int16_t)((uint8_t)w0 | (uint8_t)w1 << 8));
     return (words){_mm256_maddubs_epi16(load(p), by),
                    _mm256_maddubs_epi16(load(p + 32), by)};
 }

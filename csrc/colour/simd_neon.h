@@ -32,8 +32,8 @@ static inline void split4(const uint8_t *p, bytes channels[3]) {
 
 static inline void join3(uint8_t *p, const bytes channels[3]) {
     for (int half = 0; half < 2; half++) {
-        const uint8x16x3_t of = {{channels[0].val[half], channels[1].val[half],
-                                  channels[2].val[half]}};
+        const uint8x16x3_t of = {
+            {channels[0].val[half], channels[1].val[half], channels[2].val[half]}};
         vst3q_u8(p + 48 * half, of);
     }
 }
@@ -58,8 +58,7 @@ static inline words widened(bytes x) {
     for (int half = 0; half < 2; half++) {
         const uint8x16_t of = x.val[half];
         y.val[2 * half] = vreinterpretq_s16_u16(vshll_n_u8(vget_low_u8(of), 7));
-        y.val[2 * half + 1] =
-            vreinterpretq_s16_u16(vshll_n_u8(vget_high_u8(of), 7));
+        y.val[2 * half + 1] = vreinterpretq_s16_u16(vshll_n_u8(vget_high_u8(of), 7));
     }
     return y;
 }
@@ -105,9 +104,8 @@ static inline bytes narrowed(words x, int shift) {
     const int16x8_t by = vdupq_n_s16((int16_t)-shift);
     bytes y;
     for (int half = 0; half < 2; half++)
-        y.val[half] =
-            vcombine_u8(vqmovun_s16(vshlq_s16(x.val[2 * half], by)),
-                        vqmovun_s16(vshlq_s16(x.val[2 * half + 1], by)));
+        y.val[half] = vcombine_u8(vqmovun_s16(vshlq_s16(x.val[2 * half], by)),
+                                  vqmovun_s16(vshlq_s16(x.val[2 * half + 1], by)));
     return y;
 }
 
@@ -115,9 +113,8 @@ static inline words pairs(const uint8_t *p, int8_t w0, int8_t w1) {
     words y;
     for (int i = 0; i < 4; i++) {
         const uint8x8x2_t of = vld2_u8(p + 16 * i);
-        const uint16x8_t sum =
-            vmlal_u8(vmull_u8(of.val[0], vdup_n_u8((uint8_t)w0)), of.val[1],
-                     vdup_n_u8((uint8_t)w1));
+        const uint16x8_t sum = vmlal_u8(vmull_u8(of.val[0], vdup_n_u8((uint8_t)w0)),
+                                        of.val[1], vdup_n_u8((uint8_t)w1));
         y.val[i] = vreinterpretq_s16_u16(sum);
     }
     return y;
@@ -129,8 +126,6 @@ static inline words shifted(words x, int by) {
     return x;
 }
 
-static inline bytes narrowed_pairs(words x, int shift) {
-    return narrowed(x, shift);
-}
+static inline bytes narrowed_pairs(words x, int shift) { return narrowed(x, shift); }
 
 #endif

@@ -38,9 +38,7 @@ static inline void split4(const uint8_t *p, bytes channels[3]) {
     split(p, 4, channels);
 }
 
-static inline void join3(uint8_t *p, const bytes channels[3]) {
-    join(p, 3, channels);
-}
+static inline void join3(uint8_t *p, const bytes channels[3]) { join(p, 3, channels); }
 
 /* The fourth is opaque. */
 static inline void join4(uint8_t *p, const bytes channels[3]) {
@@ -63,9 +61,7 @@ static inline words widened(bytes x) {
 /* 32 samples: x * 128 */
 static inline words luma_of(const uint8_t *p) { return widened(load(p)); }
 
-static inline int16_t from_grey(uint8_t x) {
-    return (int16_t)((x - 128) * 256);
-}
+static inline int16_t from_grey(uint8_t x) { return (int16_t)((x - 128) * 256); }
 
 /* 16 samples, each for two pixels: (x - 128) * 256 */
 static inline words chroma_of(const uint8_t *p) {
@@ -83,8 +79,7 @@ static inline words chroma_of_pairs(const uint8_t *p, int second) {
 
 /* (x * c + 2^14) / 2^15 */
 static inline words times(words x, int16_t c) {
-    for (int i = 0; i < 32; i++)
-        x.at[i] = (int16_t)((x.at[i] * c + (1 << 14)) >> 15);
+    for (int i = 0; i < 32; i++) x.at[i] = (int16_t)((x.at[i] * c + (1 << 14)) >> 15);
     return x;
 }
 
@@ -117,8 +112,7 @@ static inline bytes narrowed(words x, int shift) {
 /* 64 bytes, pair by pair: the first times w0 and the second times w1. */
 static inline words pairs(const uint8_t *p, int8_t w0, int8_t w1) {
     words y;
-    for (int i = 0; i < 32; i++)
-        y.at[i] = (int16_t)(p[2 * i] * w0 + p[2 * i + 1] * w1);
+    for (int i = 0; i < 32; i++) y.at[i] = (int16_t)(p[2 * i] * w0 + p[2 * i + 1] * w1);
     return y;
 }
 
@@ -128,8 +122,6 @@ static inline words shifted(words x, int by) {
 }
 
 /* As narrowed, of what `pairs` made. */
-static inline bytes narrowed_pairs(words x, int shift) {
-    return narrowed(x, shift);
-}
+static inline bytes narrowed_pairs(words x, int shift) { return narrowed(x, shift); }
 
 #endif

@@ -38,8 +38,7 @@ const char *azc_yuv_kind(int plain) {
 static bool is_picture(const azc_yuv *how) {
     const int most = 1 << 15;
     return how->width > 0 && how->width <= most && how->height > 0 &&
-           how->height <= most &&
-           (how->pixel_bytes == 3 || how->pixel_bytes == 4);
+           how->height <= most && (how->pixel_bytes == 3 || how->pixel_bytes == 4);
 }
 
 static int halved(int n) { return (n + 1) / 2; }
@@ -84,16 +83,14 @@ static void chroma_row(const azc_yuv *how, uint8_t *const first[3],
     }
 }
 
-int azc_rgb_to_yuv(const azc_yuv *how, const void *rgb, ptrdiff_t stride,
-                   void *yuv) {
+int azc_rgb_to_yuv(const azc_yuv *how, const void *rgb, ptrdiff_t stride, void *yuv) {
     if (!is_picture(how)) return -EINVAL;
     const int w = how->width, h = how->height;
     const size_t room = BEFORE + (size_t)w + BEHIND;
     uint8_t *memory = calloc(6, room);
     if (memory == NULL) return -ENOMEM;
     uint8_t *channels[2][3];
-    for (int i = 0; i < 6; i++)
-        channels[i / 3][i % 3] = memory + i * room + BEFORE;
+    for (int i = 0; i < 6; i++) channels[i / 3][i % 3] = memory + i * room + BEFORE;
 
     const uint8_t *from = rgb;
     uint8_t *y = yuv, *u = y + (size_t)w * h;
@@ -138,8 +135,7 @@ void azc_yuv_then_rgb(void *with) {
     azc_yuv_to_rgb(&job->how, job->yuv, job->rgb, stride);
 }
 
-int azc_yuv_to_rgb(const azc_yuv *how, const void *yuv, void *rgb,
-                   ptrdiff_t stride) {
+int azc_yuv_to_rgb(const azc_yuv *how, const void *yuv, void *rgb, ptrdiff_t stride) {
     if (!is_picture(how)) return -EINVAL;
     const size_t w = (size_t)how->width, h = (size_t)how->height;
     const size_t samples = (size_t)halved(how->width);
@@ -148,7 +144,7 @@ int azc_yuv_to_rgb(const azc_yuv *how, const void *yuv, void *rgb,
     const uint8_t *v = u + samples * halved(how->height);
     uint8_t *to = rgb;
     for (size_t row = 0; row < h; row++)
-        rgb_row(how, y + row * w, u + row / 2 * samples * step,
-                v + row / 2 * samples, to + (ptrdiff_t)row * stride);
+        rgb_row(how, y + row * w, u + row / 2 * samples * step, v + row / 2 * samples,
+                to + (ptrdiff_t)row * stride);
     return 0;
 }

@@ -25,12 +25,10 @@ typedef struct azc_yuv {
  *   0        done
  *   -ENOMEM  no memory for two rows
  *   -EINVAL  no such picture */
-int azc_rgb_to_yuv(const azc_yuv *how, const void *rgb, ptrdiff_t stride,
-                   void *yuv);
+int azc_rgb_to_yuv(const azc_yuv *how, const void *rgb, ptrdiff_t stride, void *yuv);
 
 /* The other way; the fourth byte of a pixel becomes 255. */
-int azc_yuv_to_rgb(const azc_yuv *how, const void *yuv, void *rgb,
-                   ptrdiff_t stride);
+int azc_yuv_to_rgb(const azc_yuv *how, const void *yuv, void *rgb, ptrdiff_t stride);
 
 /* The same as what a receive does at its end, see azc_recv_then; rows without gaps. */
 typedef struct azc_yuv_job {

@@ -27,8 +27,7 @@ static bool find(attribute *it, const char *name) {
     PyObject *type = (PyObject *)&PyMemoryView_Type;
     it->descriptor = PyObject_GetAttrString(type, name);
     if (!it->descriptor) return false;
-    it->get =
-        (descrgetfunc)PyType_GetSlot(Py_TYPE(it->descriptor), Py_tp_descr_get);
+    it->get = (descrgetfunc)PyType_GetSlot(Py_TYPE(it->descriptor), Py_tp_descr_get);
     return true;
 }
 
@@ -141,8 +140,8 @@ static int send(PyObject *const *given, const void *data, Py_ssize_t n) {
     long how = PyLong_AsLong(given[4]), messages = PyLong_AsLong(given[5]);
     if (!n && how == AZC_WRITE) return 0;
     PyThreadState *state = PyEval_SaveThread();
-    int r = azc_send_bound(channel, token, data, (size_t)n, (int)messages,
-                           how == AZC_PUT);
+    int r =
+        azc_send_bound(channel, token, data, (size_t)n, (int)messages, how == AZC_PUT);
     PyEval_RestoreThread(state);
     return r;
 }
@@ -188,9 +187,8 @@ static PyObject *send_at_once(PyObject *steady, PyObject *const *given,
 static PyObject *receive_at_once(PyObject *steady, PyObject *const *given,
                                  Py_ssize_t count) {
     (void)steady;
-    PyObject *memory = count == 4 && holds_bytes(given[1])
-                           ? PyMemoryView_FromObject(given[1])
-                           : NULL;
+    PyObject *memory =
+        count == 4 && holds_bytes(given[1]) ? PyMemoryView_FromObject(given[1]) : NULL;
     void *room;
     Py_ssize_t n = 0, r = 0;
     if (memory && PyObject_AsWriteBuffer(memory, &room, &n) == 0 && n) {

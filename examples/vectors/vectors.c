@@ -46,8 +46,7 @@ static FILE *connected(const char *path) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
     snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
-        return NULL;
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) < 0) return NULL;
     return fdopen(fd, "w");
 }
 

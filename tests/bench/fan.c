@@ -19,8 +19,8 @@ static int push(target *to, const char *frame, size_t size) {
 }
 
 /* Waits for those that were full, and sends them the rest. */
-static int push_rest(target *busy, struct pollfd *polled, int count,
-                     const char *frame, size_t size) {
+static int push_rest(target *busy, struct pollfd *polled, int count, const char *frame,
+                     size_t size) {
     while (count) {
         for (int i = 0; i < count; i++)
             polled[i] = (struct pollfd){busy[i].fd, POLLOUT, 0};

@@ -54,9 +54,8 @@ int main(int argc, char **argv) {
         n = total - i < at_once ? total - i : at_once;
         if (i >= warm && before < 0) before = cpu(RUSAGE_SELF);
         const char *message = data + (size_t)(i % buffers) * size;
-        if (by_ring
-                ? azc_ring_send(&ring, message, size, 1, FOREVER)
-                : feed(fd, S_ISSOCK(st.st_mode), message, size * (size_t)n)) {
+        if (by_ring ? azc_ring_send(&ring, message, size, 1, FOREVER)
+                    : feed(fd, S_ISSOCK(st.st_mode), message, size * (size_t)n)) {
             perror("feed");
             return 1;
         }

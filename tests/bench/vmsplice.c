@@ -23,8 +23,8 @@ enum { HUGE = 2 << 20, PIPE = 1 << 20 };
 /* Every frame begins at a huge page. */
 static char *spread(const char *data, size_t size, int buffers, size_t stride) {
     size_t total = stride * (size_t)buffers + HUGE;
-    char *memory = mmap(NULL, total, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *memory =
+        mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED || !data) return NULL;
     memory += HUGE - (size_t)memory % HUGE;
     madvise(memory, stride * (size_t)buffers, MADV_HUGEPAGE);
@@ -60,10 +60,9 @@ static int lend(int fd, char *data, size_t n) {
 
 int main(int argc, char **argv) {
     if (argc < 7) return 2;
-    size_t size = (size_t)atoll(argv[1]),
-           stride = (size + HUGE - 1) / HUGE * HUGE, period;
-    int buffers = atoi(argv[2]), warm = atoi(argv[3]), count = atoi(argv[4]),
-        status;
+    size_t size = (size_t)atoll(argv[1]), stride = (size + HUGE - 1) / HUGE * HUGE,
+           period;
+    int buffers = atoi(argv[2]), warm = atoi(argv[3]), count = atoi(argv[4]), status;
     char *memory = spread(load(argv[5], &period), size, buffers, stride);
     if (!memory) return 2;
     int fd = start(argv + 6);
