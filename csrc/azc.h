@@ -211,9 +211,11 @@ ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data, size_t
                  size_t need, azc_fds *fds);
 
 /* Receives what is there, n bytes at most, if no receive is queued: without a token, and
- * without waiting.  Returns how many, and stores it in *received if any have come.  The
- * rest, the end of the stream and errors are for azc_recv. */
-ssize_t azc_recv_now(azc_id channel, void *data, size_t n, uint64_t *received);
+ * without waiting, but for the next piece of need bytes that have begun to come.  Returns
+ * how many, and stores it in *received if any have come.  The rest, the end of the stream
+ * and errors are for azc_recv. */
+ssize_t azc_recv_now(azc_id channel, void *data, size_t n, size_t need,
+                     uint64_t *received);
 
 /* As azc_recv with a need of n.  Once all n bytes are there, and before that is told,
  * then(with) is called by the thread that has received the last of them.  What it

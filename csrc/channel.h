@@ -74,6 +74,7 @@ struct azc_channel {
     /* the move going on */
     bool in_caller;         /* it is made in a thread of the program's */
     azc_fds *fds;           /* that go with it, or come with it; or NULL */
+    uint64_t wanted;        /* bytes that a receive needs; 0: what is there */
     unsigned extra_calls;   /* system calls after the first */
     int stopped_by;         /* the -errno that ended it after some bytes, or 0 */
     atomic_bool stop_early; /* a cancel or close is waiting for its end */

@@ -31,6 +31,8 @@ enum {
     FILE_CHUNK = 1 << 20,
     SOCKET_CHUNK = 1 << 20,
     READ_CHUNK = 256 << 10,
+    /* A receive that has begun asks once more for so many bytes that have come. */
+    ASKS_PER = 8 << 10,
     /* Bytes that a submitting thread may move itself. */
     DIRECT = 256 << 10,
     PIPE_DIRECT = 64 << 10,
@@ -53,6 +55,34 @@ static size_t sum_of(const struct iovec *vec, int count) {
     return sum;
 }
 
+static bool must_stop(azc_channel *channel) {
+    return atomic_load_explicit(&channel->stop_early, memory_order_relaxed);
+}
+
+/* Who sends a long message copies its next piece while we copy this one.  A socket that
+ * is empty in between has more a few microseconds later, sooner than a loop could wait and
+ * wake: so ask again, as often as the bytes are worth that have come. */
+static ssize_t receive_on(azc_channel *channel, const struct iovec *piece,
+                          size_t come) {
+    size_t most = come / ASKS_PER;
+    ssize_t r = -EAGAIN;
+    while (most && come < channel->wanted && come < piece->iov_len &&
+           !must_stop(channel)) {
+        struct iovec rest = {(char *)piece->iov_base + come, piece->iov_len - come};
+        r = azc_sys.recv(channel->fd, &rest, 1, NULL);
+        channel->extra_calls++;
+        if (r == -EAGAIN)
+            most--;
+        else if (r <= 0)
+            break;
+        else
+            come += (size_t)r, most += (size_t)r / ASKS_PER;
+    }
+    if (r > 0) r = come == piece->iov_len ? 0 : -EAGAIN;
+    channel->stopped_by = (int)r;
+    return (ssize_t)come;
+}
+
 /* A short count means that the socket is full or empty now.  Another call would
  * move a few bytes only; after a wait it moves many. */
 static ssize_t move_socket(azc_channel *channel, struct iovec *vec, int count) {
@@ -60,8 +90,9 @@ static ssize_t move_socket(azc_channel *channel, struct iovec *vec, int count) {
     azc_fds *fds = channel->fds;
     ssize_t r = azc__outward(channel) ? azc_sys.send(fd, vec, count, fds)
                                       : azc_sys.recv(fd, vec, count, fds);
-    if (r > 0 && (size_t)r < sum_of(vec, count)) channel->stopped_by = -EAGAIN;
-    return r;
+    if (r <= 0 || (size_t)r == sum_of(vec, count)) return r;
+    channel->stopped_by = -EAGAIN;
+    return channel->wanted && !fds ? receive_on(channel, vec, (size_t)r) : r;
 }
 
 /* Our pipes are non-blocking, but whoever has a duplicate can change that.  So the
@@ -88,10 +119,6 @@ static int parts_of_piece(const struct iovec *vec, int count, size_t *n) {
 static bool has_long_part(const struct iovec *vec, int count) {
     while (count-- && vec->iov_len <= PIECE) vec++;
     return count >= 0;
-}
-
-static bool must_stop(azc_channel *channel) {
-    return atomic_load_explicit(&channel->stop_early, memory_order_relaxed);
 }
 
 /* Writes piece after piece, with as little as possible between two calls.  Returns
@@ -178,7 +205,7 @@ static ssize_t move_waiting(azc_channel *channel, struct iovec *vec, int count) 
 
 static const azc_lane socket_lane = {.move = move_socket,
                                      .chunk = SOCKET_CHUNK,
-                                     .direct = DIRECT,
+                                     .direct = SOCKET_CHUNK,
                                      .offer = SOCKET_OFFER,
                                      .polled = true,
                                      .shared = true};

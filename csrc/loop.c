@@ -16,7 +16,6 @@ enum {
     LONGEST_US = 64000, /* that we wait for an answer */
     TURN_US = 500,      /* of the loop, until it may do other work */
     REPORTS = 4,        /* between two looks at the clock */
-    LONG_RECEIVE = 1 << 20,
 };
 
 enum watch { QUIET, LOOKING, TAKEN };
@@ -45,13 +44,11 @@ static void lock(void) { pthread_mutex_lock(&azc__loops_lock); }
 
 static void unlock(void) { pthread_mutex_unlock(&azc__loops_lock); }
 
-/* A turn of a loop costs more than one of the pump, which pays for its start and end with
- * what takes many turns: measured, a receive of some MiB, and any message that a socket
- * does not take at once.  What a receive asks for at its end would hold a loop up. */
+/* What a socket did not take at once is the pump's: measured, its turns cost less than a
+ * loop's.  What a receive asks for at its end would hold a loop up. */
 static bool is_for_pump(const azc_channel *channel) {
     const azc_op *op = channel->queue.cursor;
-    if (azc__outward(channel) || !op || op->then) return true;
-    return op->need > op->sent + LONG_RECEIVE;
+    return azc__outward(channel) || !op || op->then;
 }
 
 static azc_loop *find(azc_id port) {

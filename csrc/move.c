@@ -24,7 +24,8 @@ enum {
 void azc__count(azc_channel *channel, ssize_t r) {
     bool was_full = r == -EAGAIN || channel->stopped_by == -EAGAIN;
     channel->stats.calls += 1 + channel->extra_calls;
-    channel->stats.waits += was_full;
+    /* (a receive that asks again has met an empty socket) */
+    channel->stats.waits += was_full + !!channel->wanted * channel->extra_calls;
     channel->extra_calls = 0;
     if (r > 0) channel->stats.bytes += (uint64_t)r;
     if (r >= 0 || r == -EAGAIN) channel->starved_since = 0;
@@ -181,9 +182,12 @@ static ssize_t move_queued(azc_channel *channel, int max_ops, uint64_t max_bytes
     }
     int offered = channel->lane->bounced && *pieces ? 1 : *pieces;
     channel->fds = op->fds;
+    bool asks_on = !azc__outward(channel) && !op->then;
+    channel->wanted = asks_on ? op->need - op->sent : 0;
     ssize_t r = offered ? move(channel, vec, offered, lend) : 0;
     if (r > 0 && channel->fds) op->fds = NULL; /* they went, or came */
     channel->fds = NULL;
+    channel->wanted = 0;
     if (r >= 0) azc__queue_advance(&channel->queue, (uint64_t)r, lend);
     return r;
 }

@@ -107,14 +107,17 @@ ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data, size_t
 }
 
 /* (an error breaks the channel, and the next call says so) */
-ssize_t azc_recv_now(azc_id id, void *data, size_t n, uint64_t *received) {
+ssize_t azc_recv_now(azc_id id, void *data, size_t n, size_t need, uint64_t *received) {
     const struct iovec piece = {data, n};
     azc_channel *channel = azc__enter(id);
     if (!channel) return azc__why(id);
     ssize_t r = azc__refusal(channel), come = 0;
     bool is_next = may_send_now(channel) && !channel->leftover;
     if (r == 0 && n && is_next && !channel->lane->bounced) {
+        const uint64_t most = channel->lane->direct;
+        channel->wanted = need < most ? need : most;
         come = azc__attempt(channel, &piece, 1);
+        channel->wanted = 0;
         if (come > 0) {
             *received = (uint64_t)come;
             channel->queue.sent += (uint64_t)come;

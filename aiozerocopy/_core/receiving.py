@@ -217,7 +217,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
                     least = need
                 self._spent += n >> 12
                 if n and fds is None and not (waits or come[0]):
-                    now = receive_now(self._in.id, view, n, come)
+                    now = receive_now(self._in.id, view, n, least, come)
                     if now >= least:
                         return result(view, now)
                 reception = Reception(waiter.port, [])

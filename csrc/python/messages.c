@@ -190,17 +190,18 @@ static PyObject *receive_at_once(PyObject *steady, PyObject *const *given,
     PyObject *memory =
         count == 4 && holds_bytes(given[1]) ? PyMemoryView_FromObject(given[1]) : NULL;
     void *room;
-    Py_ssize_t n = 0, r = 0;
+    Py_ssize_t n = 0, need = 0, r = 0;
     if (memory && PyObject_AsWriteBuffer(memory, &room, &n) == 0 && n) {
         azc_id channel = PyLong_AsUnsignedLongLong(given[0]);
         uint64_t *come = PyLong_AsVoidPtr(given[3]);
+        need = PyLong_AsSsize_t(given[2]);
+        if (!need) need = n;
         PyThreadState *state = PyEval_SaveThread();
-        r = azc_recv_now(channel, room, (size_t)n, come);
+        r = azc_recv_now(channel, room, (size_t)n, (size_t)need, come);
         PyEval_RestoreThread(state);
     }
     PyErr_Clear();
-    Py_ssize_t need = PyLong_AsSsize_t(given[2]);
-    if (r > 0 && r < (need ? need : n)) return memory;
+    if (r > 0 && r < need) return memory;
     Py_DecRef(memory);
     return r > 0 ? PyLong_FromSsize_t(r) : none();
 }

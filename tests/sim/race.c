@@ -296,7 +296,7 @@ static ssize_t receive(wire *it, void *data, size_t n) {
     azc_event event;
     if (!it->in) return read(it->fd, data, n);
     if (draw(&it->seed, 20) == 0) change_loop(it);
-    if (draw(&it->seed, 2)) azc_recv_now(it->in, data, n, &come);
+    if (draw(&it->seed, 2)) azc_recv_now(it->in, data, n, n, &come);
     if (come) return (ssize_t)come;
     ssize_t r = azc_recv(it->in, it->at.port, READ_TOKEN, data, n, 1, NULL);
     if (r != -EINPROGRESS) return r;

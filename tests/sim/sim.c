@@ -327,7 +327,7 @@ static void ask_after_receive(op *it) {
 /* Only what is there, which may be nothing. */
 static ssize_t receive_now(op *it) {
     uint64_t come = 0;
-    ssize_t r = azc_recv_now(it->channel->azc, it->data, it->length, &come);
+    ssize_t r = azc_recv_now(it->channel->azc, it->data, it->length, it->need, &come);
     SIM_CHECK(come <= it->length && (r == (ssize_t)come || (r < 0 && !come)),
               "azc_recv_now: %ld", (long)r);
     if (come < it->need) it->need = come;
@@ -517,7 +517,7 @@ static void step_late(void) {
         azc_send_bound(azc, 1, &byte, 1, 1, 0),
         azc_sendv(azc, 0, 1, &vec, 1, NULL, 0, 0),
         (int)azc_recv(azc, 0, 1, &byte, 1, 1, NULL),
-        (int)azc_recv_now(azc, &byte, 1, &stats.bytes),
+        (int)azc_recv_now(azc, &byte, 1, 1, &stats.bytes),
         azc_get_stats(azc, &stats),
         azc_set_limit(azc, 1),
         azc_bind_port(azc, 0, 1, 1),

@@ -360,10 +360,10 @@ typedef struct share {
 enum { OURS = AZC_OUT | AZC_OWN, LENDS = OURS | AZC_READS, K = KIB };
 
 static const share SHARES[] = {
-    {"socket: an operation", SOCKET, AZC_OUT, by_pieces, 256 * K, 256 * K},
-    {"socket: more", SOCKET, AZC_OUT, by_pieces, 256 * K + 1, 256 * K},
+    {"socket: an operation", SOCKET, AZC_OUT, by_pieces, MIB, MIB},
+    {"socket: more", SOCKET, AZC_OUT, by_pieces, MIB + 1, MIB},
     {"socket: bound", SOCKET, AZC_OUT, by_bound, 4 * MIB, 4 * MIB},
-    {"socket: bound, more", SOCKET, AZC_OUT, by_bound, 4 * MIB + 1, 256 * K},
+    {"socket: bound, more", SOCKET, AZC_OUT, by_bound, 4 * MIB + 1, MIB},
     {"pipe: an operation", PIPE, OURS, by_pieces, 64 * K, 64 * K},
     {"pipe: more is the pump's", PIPE, OURS, by_pieces, 64 * K + 1, 0},
     {"pipe: bound", PIPE, OURS, by_bound, 64 * K, 64 * K},
@@ -641,9 +641,77 @@ static void check_receive_alone(void) {
     }
     uint64_t come = 0;
     peer_feed(it.flow, 4);
-    CHECK(azc_recv_now(it.channel, memory, 4, &come) == 4 && come == 4);
+    CHECK(azc_recv_now(it.channel, memory, 4, 4, &come) == 4 && come == 4);
     CHECK(azc_recv(it.channel, 0, 9, memory, 4, 4, NULL) == -EINPROGRESS);
     end_with(&it);
+}
+
+/* A message whose pieces come while it is received. */
+static struct {
+    stream *it;
+    int calls, quiet; /* so many find nothing, before each piece */
+    size_t piece;
+    int ends; /* then, with this error, or 0; 1: it does not end */
+    bool closes;
+} coming;
+
+static ssize_t recv_coming(int fd, const struct iovec *vec, int count, azc_fds *fds) {
+    int before_it = coming.calls++;
+    if (before_it && before_it % (coming.quiet + 1) == 0) {
+        if (coming.piece) peer_feed(coming.it->flow, coming.piece);
+        if (coming.ends <= 0) peer_end(coming.it->flow, coming.ends);
+        if (coming.closes) CHECK(azc_close(coming.it->channel, 0, 0) == -EINPROGRESS);
+    }
+    return before.recv(fd, vec, count, fds);
+}
+
+static ssize_t receive_coming(stream *it, size_t n, size_t need, uint64_t *come) {
+    *come = 0;
+    ssize_t r = azc_recv_now(it->channel, memory, n, need, come);
+    CHECK(r == (ssize_t)*come && has_received(it, 0, *come));
+    return r;
+}
+
+/* Begins with 64 KiB, which are worth eight vain calls. */
+static void check_coming(const char *of, int quiet, size_t piece, size_t n, size_t need,
+                         int calls, size_t received) {
+    begin("a message that is coming", of);
+    stream it = open_stream(SOCKET, AZC_IN, 2 * MIB);
+    uint64_t come;
+    coming.it = &it;
+    coming.calls = 0;
+    coming.quiet = quiet;
+    coming.piece = piece;
+    azc_sys.recv = recv_coming;
+    peer_feed(it.flow, 64 * KIB);
+    CHECK(receive_coming(&it, n, need, &come) == (ssize_t)received);
+    CHECK(coming.calls == calls && stats_of(&it).calls == (uint64_t)calls);
+    azc_sys.recv = before.recv;
+    if (coming.closes) {
+        CHECK(azc_recv(it.channel, it.port, 1, memory, 1, 1, NULL) == -ESHUTDOWN);
+    } else if (coming.ends <= 0) {
+        ssize_t r = azc_recv(it.channel, it.port, 1, memory, 1, 1, NULL);
+        CHECK(r == (coming.ends ? coming.ends : 0));
+    }
+    end_with(&it);
+}
+
+static void check_comings(void) {
+    coming.ends = 1;
+    check_coming("at once", 0, 64 * KIB, MIB, MIB, 16, MIB);
+    check_coming("by and by", 7, 64 * KIB, 256 * KIB, 256 * KIB, 25, 256 * KIB);
+    check_coming("in small pieces", 3, KIB, MIB, MIB, 11, 66 * KIB);
+    check_coming("too late", 8, 64 * KIB, MIB, MIB, 9, 64 * KIB);
+    check_coming("and is there", 0, 64 * KIB, MIB, 64 * KIB, 1, 64 * KIB);
+    check_coming("and is longer", 0, MIB / 2, 3 * MIB, 3 * MIB, 3, MIB + 64 * KIB);
+    coming.ends = 0;
+    check_coming("and ends", 1, 0, MIB, MIB, 3, 64 * KIB);
+    coming.ends = -ECONNRESET;
+    check_coming("and breaks off", 1, 0, MIB, MIB, 3, 64 * KIB);
+    coming.ends = 1;
+    coming.closes = true;
+    check_coming("and is closed", 1, 0, MIB, MIB, 3, 64 * KIB);
+    coming.closes = false;
 }
 
 /* ---- files that go along ------------------------------------------------- */
@@ -764,6 +832,7 @@ int main(void) {
     check_receive_then(FIFO, CANCELS, "a FIFO, cancelled meanwhile");
     check_receive_then(FIFO, CLOSES, "a FIFO, closed meanwhile");
     check_receive_alone();
+    check_comings();
     check_recv_fds();
     check_closed_port();
     check_closed_loop();
