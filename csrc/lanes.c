@@ -61,7 +61,8 @@ static bool must_stop(azc_channel *channel) {
 
 /* Who sends a long message copies its next piece while we copy this one.  A socket that
  * is empty in between has more a few microseconds later, sooner than a loop could wait and
- * wake: so ask again, as often as the bytes are worth that have come. */
+ * wake: so ask again, as often as the bytes are worth that have come.  (Files come with
+ * the first byte, which is all that is wanted then.) */
 static ssize_t receive_on(azc_channel *channel, const struct iovec *piece,
                           size_t come) {
     size_t most = come / ASKS_PER;
@@ -92,7 +93,7 @@ static ssize_t move_socket(azc_channel *channel, struct iovec *vec, int count) {
                                       : azc_sys.recv(fd, vec, count, fds);
     if (r <= 0 || (size_t)r == sum_of(vec, count)) return r;
     channel->stopped_by = -EAGAIN;
-    return channel->wanted && !fds ? receive_on(channel, vec, (size_t)r) : r;
+    return azc__outward(channel) ? r : receive_on(channel, vec, (size_t)r);
 }
 
 /* Our pipes are non-blocking, but whoever has a duplicate can change that.  So the
