@@ -236,7 +236,10 @@ async def test_ffmpeg_before_5_1(
 ) -> None:
     """It has another name for the option by which each frame comes once."""
     refuse = 'case "$*" in *-fps_mode*) echo "Unrecognized option \'fps_mode\'."'
-    program = f'{refuse} >&2; exit 1;; esac; exec {needed("path")} "$@"'
+    known = (
+        'for a; do shift; set -- "$@" "$(echo "$a" | sed s/^-vsync$/-fps_mode/)"; done'
+    )
+    program = f'{refuse} >&2; exit 1;; esac; {known}; exec {needed("path")} "$@"'
     path = corpus("packaged") / "variable.mkv"
     times = await times_of(path, ffmpeg=pretend(program))
     assert times == await times_of(path)

@@ -338,7 +338,9 @@ class TestSync:
 class TestProcesses:
     def test_forked_child_can_pipe(self) -> None:
         code = """
+            import warnings
             from aiozerocopy.compat import turbopipe
+            warnings.simplefilter("ignore")  # of fork beside threads
             r, w = os.pipe()
             turbopipe.pipe(b"p" * (2 << 20), w)
             child = os.fork()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
-from links import stuck
+from links import fork, stuck
 from oracle import payload, poison
 
 import aiozerocopy as azc
@@ -86,7 +86,7 @@ def poison_in_a_child(buffer: Buffer) -> None:
 
 def in_a_child(call: Callable[[], object]) -> bool:
     """Whether what this returns in a forked child is true."""
-    child = os.fork()
+    child = fork()
     if not child:
         os._exit(bool(call()))
     return os.waitpid(child, 0)[1] != 0

@@ -443,7 +443,8 @@ async def test_who_was_paused_before_start_tls_is_resumed(tls: Contexts) -> None
 async def test_start_tls_that_is_cancelled_ends_the_connection(tls: Contexts) -> None:
     ends = await plain_pair()
     client = ends.client.transport
-    starting = asyncio.ensure_future(azt.start_tls(client, ends.client, tls[1]))
+    over = azt.start_tls(client, ends.client, tls[1], server_hostname="localhost")
+    starting = asyncio.ensure_future(over)
     await until(lambda: ends.server.data)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
