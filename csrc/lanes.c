@@ -72,12 +72,9 @@ static ssize_t receive_on(azc_channel *channel, const struct iovec *piece,
         struct iovec rest = {(char *)piece->iov_base + come, piece->iov_len - come};
         r = azc_sys.recv(channel->fd, &rest, 1, NULL);
         channel->extra_calls++;
-        if (r == -EAGAIN)
-            most--;
-        else if (r <= 0)
-            break;
-        else
-            come += (size_t)r, most += (size_t)r / ASKS_PER;
+        most--;
+        if (r <= 0 && r != -EAGAIN) break;
+        if (r > 0) come += (size_t)r, most += (size_t)r / ASKS_PER;
     }
     if (r > 0) r = come == piece->iov_len ? 0 : -EAGAIN;
     channel->stopped_by = (int)r;

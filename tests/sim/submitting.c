@@ -700,7 +700,7 @@ static void check_comings(void) {
     coming.ends = 1;
     check_coming("at once", 0, 64 * KIB, MIB, MIB, 16, MIB);
     check_coming("by and by", 7, 64 * KIB, 256 * KIB, 256 * KIB, 25, 256 * KIB);
-    check_coming("in small pieces", 3, KIB, MIB, MIB, 11, 66 * KIB);
+    check_coming("in drops", 0, 1, MIB, MIB, 9, 64 * KIB + 8);
     check_coming("too late", 8, 64 * KIB, MIB, MIB, 9, 64 * KIB);
     check_coming("and is there", 0, 64 * KIB, MIB, 64 * KIB, 1, 64 * KIB);
     check_coming("and is longer", 0, MIB / 2, 3 * MIB, 3 * MIB, 3, MIB + 64 * KIB);
