@@ -714,6 +714,30 @@ static void check_comings(void) {
     coming.closes = false;
 }
 
+/* A sender that pauses: a long receive's wait becomes the pump's. */
+static void check_in_vain(void) {
+    begin("a message that is coming", "always in vain");
+    stream it = open_stream(SOCKET, AZC_IN, MIB);
+    int loop = azc_port_watch(it.port);
+    CHECK(receive(&it, 2 * MIB, 2 * MIB) == -EINPROGRESS);
+    for (uint64_t i = 0; i <= 10; i++) {
+        uint64_t calls = stats_of(&it).calls;
+        peer_feed(it.flow, 64 * KIB);
+        CHECK(kernel_readable(loop) == (i < 8));
+        if (i < 8)
+            CHECK(azc_port_move(it.port) == 0);
+        else
+            sim_idle();
+        CHECK(stats_of(&it).calls == calls + (i < 8 ? 9 : 3));
+    }
+    peer_feed(it.flow, MIB);
+    sim_idle();
+    peer_feed(it.flow, MIB);
+    sim_idle();
+    CHECK(tells(&it, it.token, 0, 2 * MIB) && has_received(&it, 0, 2 * MIB));
+    end_with(&it);
+}
+
 /* ---- files that go along ------------------------------------------------- */
 
 static azc_fds *with; /* what the call was given */
@@ -833,6 +857,7 @@ int main(void) {
     check_receive_then(FIFO, CLOSES, "a FIFO, closed meanwhile");
     check_receive_alone();
     check_comings();
+    check_in_vain();
     check_recv_fds();
     check_closed_port();
     check_closed_loop();
