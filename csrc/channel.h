@@ -42,6 +42,8 @@ typedef struct azc_file {
     atomic_bool lost; /* the number belongs to another file now */
 } azc_file;
 
+enum { IN_VAIN = 8 }; /* receives in a row that asked on, and nothing had come */
+
 enum azc_state { OPEN, BROKEN, CLOSING, CLOSED };
 
 struct azc_channel {
@@ -75,6 +77,7 @@ struct azc_channel {
     bool in_caller;         /* it is made in a thread of the program's */
     azc_fds *fds;           /* that go with it, or come with it; or NULL */
     uint64_t wanted;        /* bytes that a receive needs; 0: what is there */
+    int vain;               /* such receives in a row, IN_VAIN at most */
     unsigned extra_calls;   /* system calls after the first */
     int stopped_by;         /* the -errno that ended it after some bytes, or 0 */
     atomic_bool stop_early; /* a cancel or close is waiting for its end */

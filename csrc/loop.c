@@ -16,6 +16,7 @@ enum {
     LONGEST_US = 64000, /* that we wait for an answer */
     TURN_US = 500,      /* of the loop, until it may do other work */
     REPORTS = 4,        /* between two looks at the clock */
+    LONG_RECEIVE = 1 << 20,
 };
 
 enum watch { QUIET, LOOKING, TAKEN };
@@ -45,10 +46,12 @@ static void lock(void) { pthread_mutex_lock(&azc__loops_lock); }
 static void unlock(void) { pthread_mutex_unlock(&azc__loops_lock); }
 
 /* What a socket did not take at once is the pump's: measured, its turns cost less than a
- * loop's.  What a receive asks for at its end would hold a loop up. */
+ * loop's.  So is a long receive that takes many, from a sender that pauses.  What a receive
+ * asks for at its end would hold a loop up. */
 static bool is_for_pump(const azc_channel *channel) {
     const azc_op *op = channel->queue.cursor;
-    return azc__outward(channel) || !op || op->then;
+    if (azc__outward(channel) || !op || op->then) return true;
+    return channel->vain == IN_VAIN && op->need > op->sent + LONG_RECEIVE;
 }
 
 static azc_loop *find(azc_id port) {
