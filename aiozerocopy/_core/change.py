@@ -1,19 +1,22 @@
-"""Waiting for something to change."""
+"""Waiting for something to change, and for one's turn."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import sys
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import anyio
 
-from aiozerocopy._core.waiter import current_loop
+from aiozerocopy._core.waiter import current_loop, enter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Coroutine
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LOOK_AGAIN = 0.1  # seconds
 _has_gil = getattr(sys, "_is_gil_enabled", lambda: True)
@@ -41,14 +44,6 @@ class Change:
         """Wake all who wait now."""
         if self._event is not None:
             self._event.set()
-
-
-def let_go(lock: anyio.Lock) -> None:
-    """Release a lock if this task has it: an exception has kept it from doing so."""
-    owner = lock.statistics().owner
-    with contextlib.suppress(RuntimeError):  # no task: a coroutine is being closed
-        if owner is not None and owner.id == anyio.get_current_task().id:
-            lock.release()
 
 
 class RemoteChange:
@@ -96,3 +91,51 @@ class RemoteChange:
         for wake in list(self._wakes):
             with contextlib.suppress(RuntimeError):  # its loop has ended
                 wake()
+
+
+# ---- one call at a time -------------------------------------------------------------
+
+
+Turns = list[RemoteChange]  # of the calls that wait; the first has its turn
+
+
+class HasTurns(Protocol):
+    _turns: Turns
+
+
+S = TypeVar("S", bound=HasTurns)
+
+
+def in_turn(
+    method: Callable[Concatenate[S, P], Awaitable[T]],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Let one call at a time run such methods of an object, in the order of the calls.
+
+    A signal's exception ends the turn, at whichever line it comes.  After a lock and
+    ``async with`` it would leave the lock taken: it may come when the block is over and
+    ``__aexit__`` has not begun.
+    """
+
+    @wraps(method)
+    async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        turns, mine = self._turns, RemoteChange()
+        try:
+            try:
+                await enter()
+                turns.append(mine)
+                await mine.wait(lambda: turns[0] is mine)
+                return await method(self, *args, **kwargs)
+            finally:
+                _end_turn(turns, mine)
+        except BaseException:  # also of a signal's handler, in the line above
+            _end_turn(turns, mine)
+            raise
+
+    return call
+
+
+def _end_turn(turns: Turns, mine: RemoteChange) -> None:
+    if mine in turns:
+        turns.remove(mine)
+    for first in turns[:1]:
+        first.happen()

@@ -30,7 +30,7 @@ from anyio.abc import ByteStream
 from anyio.streams.tls import TLSAttribute
 
 from aiozerocopy._core.borrows import or_undo
-from aiozerocopy._core.change import Change, let_go
+from aiozerocopy._core.change import Change, Turns, in_turn
 from aiozerocopy._core.errors import (
     IncompleteReceive,
     StreamBroken,
@@ -200,7 +200,7 @@ class TLSStream(MessageStream, ByteStream):
         self._arrived = memoryview(bytearray(ARRIVED))
         self._unread = b""  # decrypted, but not received yet
         self._answered: Ticket | None = None  # the last answer to the peer
-        self._sending = anyio.Lock(fast_acquire=True)
+        self._turns = Turns()  # of the calls that send
         self._received = Change()
         self._is_hearing = self._is_receiving = False  # a task is
         self._has_hole = False  # an exception has hit between decryption and counting
@@ -221,27 +221,16 @@ class TLSStream(MessageStream, ByteStream):
         try:
             try:
                 views.extend(map(bytes_of, (item, *more)))
-                await enter()
-                if not self._sending.locked():
-                    self._sending.acquire_nowait()  # (which is cheaper)
-                elif self._stream._is_exclusive:
+                if self._turns and self._stream._is_exclusive:
                     raise anyio.BusyResourceError("writing to")
-                else:
-                    await self._sending.acquire()
                 await self._send(views)
-                self._sending.release()
+            finally:
                 unpin(views)
-            except BaseException:
-                self._undo_send(views)
-                raise
-        except BaseException:  # (as in `_core.borrows.or_undo`)
-            self._undo_send(views)
+        except BaseException:  # also of a signal's handler, in the line above
+            unpin(views)
             raise
 
-    def _undo_send(self, views: list[memoryview]) -> None:
-        unpin(views)
-        let_go(self._sending)
-
+    @in_turn
     async def _send(self, views: list[memoryview]) -> None:
         waiter = self._stream._enter()
         if self.session.said_goodbye:
@@ -445,6 +434,7 @@ class TLSStream(MessageStream, ByteStream):
 
     # -- the end ------------------------------------------------------------------
 
+    @in_turn
     async def send_eof(self) -> None:
         """Say close_notify; receiving goes on.  Called again, it does nothing.
 
@@ -452,10 +442,8 @@ class TLSStream(MessageStream, ByteStream):
 
         Raises: as `send`.
         """
-        await enter()
-        async with self._sending:
-            self._stream._enter()
-            await self._say_goodbye()
+        self._stream._enter()
+        await self._say_goodbye()
 
     async def _say_goodbye(self) -> None:
         while self._is_receiving and self.session.has_arrived():
@@ -473,15 +461,18 @@ class TLSStream(MessageStream, ByteStream):
         """
         try:
             if self.fileno() >= 0:
-                async with self._sending:
-                    with contextlib.suppress(StreamBroken, StreamClosed):
-                        await self._say_goodbye()
-                        if self._patience and self.session.said_goodbye:
-                            await self._wait_for_goodbye()
+                await self._goodbyes()
         except BaseException:
             self.abort()
             raise
         await self._stream.aclose()
+
+    @in_turn
+    async def _goodbyes(self) -> None:
+        with contextlib.suppress(StreamBroken, StreamClosed):
+            await self._say_goodbye()
+            if self._patience and self.session.said_goodbye:
+                await self._wait_for_goodbye()
 
     async def _wait_for_goodbye(self) -> None:
         memory = bytearray(RECEIVE_SIZE)
