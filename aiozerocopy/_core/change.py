@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import anyio
 
+from aiozerocopy._core.borrows import and_end
 from aiozerocopy._core.waiter import current_loop, enter
 
 if TYPE_CHECKING:
@@ -119,17 +120,14 @@ def in_turn(
     @wraps(method)
     async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         turns, mine = self._turns, RemoteChange()
-        try:
-            try:
-                await enter()
-                turns.append(mine)
-                await mine.wait(lambda: turns[0] is mine)
-                return await method(self, *args, **kwargs)
-            finally:
-                _end_turn(turns, mine)
-        except BaseException:  # also of a signal's handler, in the line above
-            _end_turn(turns, mine)
-            raise
+
+        async def run() -> T:
+            await enter()
+            turns.append(mine)
+            await mine.wait(lambda: turns[0] is mine)
+            return await method(self, *args, **kwargs)
+
+        return await and_end(run, partial(_end_turn, turns, mine))
 
     return call
 

@@ -7,12 +7,13 @@ several tasks send, so one message is sent after the other.
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.abc import AsyncResource, ByteReceiveStream, ByteSendStream
 
-from aiozerocopy._core.borrows import or_undo
+from aiozerocopy._core.borrows import and_end, or_undo
 from aiozerocopy._core.change import Turns, in_turn
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken, error_of
 from aiozerocopy._core.pins import bytes_of, unpin
@@ -53,15 +54,12 @@ class WholeSender(MessageStream):
             others: as the stream's own ``send``.
         """
         views: list[memoryview] = []
-        try:
-            try:
-                views.extend(map(bytes_of, (item, *more)))
-                await self._send(views)
-            finally:
-                unpin(views)
-        except BaseException:  # also of a signal's handler, in the line above
-            unpin(views)
-            raise
+
+        async def send() -> None:
+            views.extend(map(bytes_of, (item, *more)))
+            await self._send(views)
+
+        await and_end(send, partial(unpin, views))
 
     @in_turn
     async def _send(self, views: list[memoryview]) -> None:

@@ -23,13 +23,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import ssl
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from anyio.abc import ByteStream
 from anyio.streams.tls import TLSAttribute
 
-from aiozerocopy._core.borrows import or_undo
+from aiozerocopy._core.borrows import and_end, or_undo
 from aiozerocopy._core.change import Change, Turns, in_turn
 from aiozerocopy._core.errors import (
     IncompleteReceive,
@@ -218,17 +219,14 @@ class TLSStream(MessageStream, ByteStream):
             others: as `Stream.send`.
         """
         views: list[memoryview] = []
-        try:
-            try:
-                views.extend(map(bytes_of, (item, *more)))
-                if self._turns and self._stream._is_exclusive:
-                    raise anyio.BusyResourceError("writing to")
-                await self._send(views)
-            finally:
-                unpin(views)
-        except BaseException:  # also of a signal's handler, in the line above
-            unpin(views)
-            raise
+
+        async def send() -> None:
+            views.extend(map(bytes_of, (item, *more)))
+            if self._turns and self._stream._is_exclusive:
+                raise anyio.BusyResourceError("writing to")
+            await self._send(views)
+
+        await and_end(send, partial(unpin, views))
 
     @in_turn
     async def _send(self, views: list[memoryview]) -> None:
@@ -396,18 +394,15 @@ class TLSStream(MessageStream, ByteStream):
             await self._received.next()
             return
         try:
-            try:
-                self._is_hearing = True
-                n = await self._stream.receive_into(self._arrived)
-                self.session.feed(self._arrived[:n])
-            finally:
-                self._end_hearing()
+            await and_end(self._feed, self._end_hearing)
         except anyio.EndOfStream:
             text = "the peer has closed the connection without TLS's close_notify"
             raise StreamBroken(text) from None
-        except BaseException:  # also of a signal's handler, in the ``finally`` above
-            self._end_hearing()
-            raise
+
+    async def _feed(self) -> None:
+        self._is_hearing = True
+        n = await self._stream.receive_into(self._arrived)
+        self.session.feed(self._arrived[:n])
 
     def _end_hearing(self) -> None:
         self._is_hearing = False

@@ -21,7 +21,8 @@ from aiozerocopy.shm import FanOut
 
 pytestmark = linux_only
 
-ROOMS = ("_core.change", "_net", "broadcast.hub", "ffmpeg.converters", "shm.fanout")
+USING = "_net", "broadcast.hub", "ffmpeg.converters", "shm.fanout"
+ROOMS = ("_core.change", "_core.borrows", *USING)
 FRAME, LAYOUT = bytes(300), Layout("gray", (20, 15), (15, 20))
 PATIENCE = 5.0
 
