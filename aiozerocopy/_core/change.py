@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import anyio
 
-from aiozerocopy._core.borrows import and_end
 from aiozerocopy._core.waiter import current_loop, enter
 
 if TYPE_CHECKING:
@@ -97,7 +96,35 @@ class RemoteChange:
 # ---- one call at a time -------------------------------------------------------------
 
 
-Turns = list[RemoteChange]  # of the calls that wait; the first has its turn
+class Turn:
+    """A call's place in the line, in one event loop.  All may be called twice."""
+
+    __slots__ = ("_line", "_wake")
+
+    def __init__(self, line: Turns) -> None:
+        self._line = line
+        self._wake: Callable[[], object] | None = None
+
+    def has_come(self) -> bool:
+        return self._line[:1] == [self]
+
+    def listen(self, wake: Callable[[], object]) -> None:
+        self._wake = wake
+        if self.has_come():
+            wake()
+
+    def forget(self, _: Callable[[], object]) -> None:
+        self._wake = None
+
+    def end(self) -> None:
+        """Leave the line, and wake the next."""
+        if self in self._line:
+            self._line.remove(self)
+        if self._line and (wake := self._line[0]._wake):
+            wake()
+
+
+Turns = list[Turn]  # of the calls that wait; the first has its turn
 
 
 class HasTurns(Protocol):
@@ -119,21 +146,18 @@ def in_turn(
 
     @wraps(method)
     async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        turns, mine = self._turns, RemoteChange()
-
-        async def run() -> T:
-            await enter()
-            turns.append(mine)
-            await mine.wait(lambda: turns[0] is mine)
-            return await method(self, *args, **kwargs)
-
-        return await and_end(run, partial(_end_turn, turns, mine))
+        mine = Turn(self._turns)
+        try:
+            try:
+                await enter()
+                self._turns.append(mine)
+                while not mine.has_come():
+                    await current_loop().park(mine)
+                return await method(self, *args, **kwargs)
+            finally:
+                mine.end()
+        except BaseException:  # (as in `_core.borrows.and_end`, to save the calls)
+            mine.end()
+            raise
 
     return call
-
-
-def _end_turn(turns: Turns, mine: RemoteChange) -> None:
-    if mine in turns:
-        turns.remove(mine)
-    for first in turns[:1]:
-        first.happen()
