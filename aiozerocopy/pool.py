@@ -29,6 +29,7 @@ from anyio import ClosedResourceError, WouldBlock
 from anyio.abc import AsyncResource
 
 from aiozerocopy._core import waiter
+from aiozerocopy._core.borrows import and_end
 from aiozerocopy._core.change import RemoteChange
 from aiozerocopy._core.leases import Lease, view_of
 from aiozerocopy._core.memory import Memory, finalizing_view
@@ -174,20 +175,16 @@ class FramePool(AsyncResource):
         def ready() -> bool:
             return self._memory is None or (line[0] is place and self._slots.free() > 0)
 
-        try:
-            try:
-                line.append(place)
-                while True:
-                    await place.wait(ready)
-                    if (memory := self._memory) is None:
-                        raise ClosedResourceError("the pool was closed")
-                    with contextlib.suppress(WouldBlock):  # (the same)
-                        return self._take(memory)
-            finally:
-                self._leave_line(place)
-        except BaseException:  # also of a signal's handler, in the line above
-            self._leave_line(place)
-            raise
+        async def take() -> Frame:
+            line.append(place)
+            while True:
+                await place.wait(ready)
+                if (memory := self._memory) is None:
+                    raise ClosedResourceError("the pool was closed")
+                with contextlib.suppress(WouldBlock):  # (the same)
+                    return self._take(memory)
+
+        return await and_end(take, partial(self._leave_line, place))
 
     def _leave_line(self, place: RemoteChange) -> None:
         with contextlib.suppress(ValueError):

@@ -19,7 +19,7 @@ A module imports those above it, never those below.
     groups          many messages in few system calls
     to_all          one message to many channels
     waiter          wakes the tasks that wait, on asyncio, uvloop and trio
-    change          waiting for something to change
+    change          waiting for something to change, and for one's turn
     batches         many records in one receive
     lifetime        a stream's tie to its event loop, and its end
     receiving       ReceiveStream

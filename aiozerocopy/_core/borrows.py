@@ -165,6 +165,18 @@ async def or_undo(
         raise
 
 
+async def and_end(call: Callable[[], Awaitable[T]], end: Callable[[], object]) -> T:
+    """Await the call, then ``end`` it in any case, perhaps twice."""
+    try:
+        try:
+            return await call()
+        finally:
+            end()
+    except BaseException:
+        end()
+        raise
+
+
 def or_undo_now(call: Callable[[], T], undo: Callable[[], object]) -> T:
     try:
         try:

@@ -1,19 +1,22 @@
-"""Waiting for something to change."""
+"""Waiting for something to change, and for one's turn."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import sys
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import anyio
 
-from aiozerocopy._core.waiter import current_loop
+from aiozerocopy._core.waiter import current_loop, enter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Coroutine
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LOOK_AGAIN = 0.1  # seconds
 _has_gil = getattr(sys, "_is_gil_enabled", lambda: True)
@@ -41,14 +44,6 @@ class Change:
         """Wake all who wait now."""
         if self._event is not None:
             self._event.set()
-
-
-def let_go(lock: anyio.Lock) -> None:
-    """Release a lock if this task has it: an exception has kept it from doing so."""
-    owner = lock.statistics().owner
-    with contextlib.suppress(RuntimeError):  # no task: a coroutine is being closed
-        if owner is not None and owner.id == anyio.get_current_task().id:
-            lock.release()
 
 
 class RemoteChange:
@@ -96,3 +91,73 @@ class RemoteChange:
         for wake in list(self._wakes):
             with contextlib.suppress(RuntimeError):  # its loop has ended
                 wake()
+
+
+# ---- one call at a time -------------------------------------------------------------
+
+
+class Turn:
+    """A call's place in the line, in one event loop.  All may be called twice."""
+
+    __slots__ = ("_line", "_wake")
+
+    def __init__(self, line: Turns) -> None:
+        self._line = line
+        self._wake: Callable[[], object] | None = None
+
+    def has_come(self) -> bool:
+        return self._line[:1] == [self]
+
+    def listen(self, wake: Callable[[], object]) -> None:
+        self._wake = wake
+        if self.has_come():
+            wake()
+
+    def forget(self, _: Callable[[], object]) -> None:
+        self._wake = None
+
+    def end(self) -> None:
+        """Leave the line, and wake the next."""
+        if self in self._line:
+            self._line.remove(self)
+        if self._line and (wake := self._line[0]._wake):
+            wake()
+
+
+Turns = list[Turn]  # of the calls that wait; the first has its turn
+
+
+class HasTurns(Protocol):
+    _turns: Turns
+
+
+S = TypeVar("S", bound=HasTurns)
+
+
+def in_turn(
+    method: Callable[Concatenate[S, P], Awaitable[T]],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Let one call at a time run such methods of an object, in the order of the calls.
+
+    A signal's exception ends the turn, at whichever line it comes.  After a lock and
+    ``async with`` it would leave the lock taken: it may come when the block is over and
+    ``__aexit__`` has not begun.
+    """
+
+    @wraps(method)
+    async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        mine = Turn(self._turns)
+        try:
+            try:
+                await enter()
+                self._turns.append(mine)
+                while not mine.has_come():
+                    await current_loop().park(mine)
+                return await method(self, *args, **kwargs)
+            finally:
+                mine.end()
+        except BaseException:  # (as in `_core.borrows.and_end`, to save the calls)
+            mine.end()
+            raise
+
+    return call

@@ -7,13 +7,14 @@ several tasks send, so one message is sent after the other.
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.abc import AsyncResource, ByteReceiveStream, ByteSendStream
 
-from aiozerocopy._core.borrows import or_undo
-from aiozerocopy._core.change import let_go
+from aiozerocopy._core.borrows import and_end, or_undo
+from aiozerocopy._core.change import Turns, in_turn
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken, error_of
 from aiozerocopy._core.pins import bytes_of, unpin
 from aiozerocopy.streams import ReceiveStream, SendStream
@@ -42,7 +43,7 @@ class WholeSender(MessageStream):
     def __init__(self, stream: ByteSendStream) -> None:
         self._stream = stream
         self._was_cut = False
-        self._sending = anyio.Lock(fast_acquire=True)
+        self._turns = Turns()
 
     async def send(self, item: Buffer = b"", *more: Buffer) -> None:
         """Send one message; any number of tasks may.
@@ -53,29 +54,28 @@ class WholeSender(MessageStream):
             others: as the stream's own ``send``.
         """
         views: list[memoryview] = []
-        out = total = 0
+
+        async def send() -> None:
+            views.extend(map(bytes_of, (item, *more)))
+            await self._send(views)
+
+        await and_end(send, partial(unpin, views))
+
+    @in_turn
+    async def _send(self, views: list[memoryview]) -> None:
+        if self._was_cut:
+            raise StreamBroken(CUT)
+        out, total = 0, sum(view.nbytes for view in views)
+        self._was_cut = True
         try:
-            try:
-                views.extend(map(bytes_of, (item, *more)))
-                total = sum(view.nbytes for view in views)
-                async with self._sending:
-                    if self._was_cut:
-                        raise StreamBroken(CUT)
-                    self._was_cut = True
-                    for piece in pieces_of(views):
-                        await self._stream.send(bytes(piece))
-                        out += len(piece)
-                    self._was_cut = False
-            finally:
-                unpin(views)
+            for piece in pieces_of(views):
+                await self._stream.send(bytes(piece))
+                out += len(piece)
+            self._was_cut = False
         except StreamBroken as error:  # its counts are of one piece as TLS has sent it
             if error.errno is None:
                 raise
             raise error_of(-error.errno, out, total, at_least=True) from error.__cause__
-        except BaseException:  # also of a signal's handler, in the lines above
-            unpin(views)
-            let_go(self._sending)
-            raise
 
     async def aclose(self) -> None:
         await self._stream.aclose()

@@ -23,14 +23,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import ssl
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from anyio.abc import ByteStream
 from anyio.streams.tls import TLSAttribute
 
-from aiozerocopy._core.borrows import or_undo
-from aiozerocopy._core.change import Change, let_go
+from aiozerocopy._core.borrows import and_end, or_undo
+from aiozerocopy._core.change import Change, Turns, in_turn
 from aiozerocopy._core.errors import (
     IncompleteReceive,
     StreamBroken,
@@ -200,7 +201,7 @@ class TLSStream(MessageStream, ByteStream):
         self._arrived = memoryview(bytearray(ARRIVED))
         self._unread = b""  # decrypted, but not received yet
         self._answered: Ticket | None = None  # the last answer to the peer
-        self._sending = anyio.Lock(fast_acquire=True)
+        self._turns = Turns()  # of the calls that send
         self._received = Change()
         self._is_hearing = self._is_receiving = False  # a task is
         self._has_hole = False  # an exception has hit between decryption and counting
@@ -218,30 +219,16 @@ class TLSStream(MessageStream, ByteStream):
             others: as `Stream.send`.
         """
         views: list[memoryview] = []
-        try:
-            try:
-                views.extend(map(bytes_of, (item, *more)))
-                await enter()
-                if not self._sending.locked():
-                    self._sending.acquire_nowait()  # (which is cheaper)
-                elif self._stream._is_exclusive:
-                    raise anyio.BusyResourceError("writing to")
-                else:
-                    await self._sending.acquire()
-                await self._send(views)
-                self._sending.release()
-                unpin(views)
-            except BaseException:
-                self._undo_send(views)
-                raise
-        except BaseException:  # (as in `_core.borrows.or_undo`)
-            self._undo_send(views)
-            raise
 
-    def _undo_send(self, views: list[memoryview]) -> None:
-        unpin(views)
-        let_go(self._sending)
+        async def send() -> None:
+            views.extend(map(bytes_of, (item, *more)))
+            if self._turns and self._stream._is_exclusive:
+                raise anyio.BusyResourceError("writing to")
+            await self._send(views)
 
+        await and_end(send, partial(unpin, views))
+
+    @in_turn
     async def _send(self, views: list[memoryview]) -> None:
         waiter = self._stream._enter()
         if self.session.said_goodbye:
@@ -407,18 +394,15 @@ class TLSStream(MessageStream, ByteStream):
             await self._received.next()
             return
         try:
-            try:
-                self._is_hearing = True
-                n = await self._stream.receive_into(self._arrived)
-                self.session.feed(self._arrived[:n])
-            finally:
-                self._end_hearing()
+            await and_end(self._feed, self._end_hearing)
         except anyio.EndOfStream:
             text = "the peer has closed the connection without TLS's close_notify"
             raise StreamBroken(text) from None
-        except BaseException:  # also of a signal's handler, in the ``finally`` above
-            self._end_hearing()
-            raise
+
+    async def _feed(self) -> None:
+        self._is_hearing = True
+        n = await self._stream.receive_into(self._arrived)
+        self.session.feed(self._arrived[:n])
 
     def _end_hearing(self) -> None:
         self._is_hearing = False
@@ -445,6 +429,7 @@ class TLSStream(MessageStream, ByteStream):
 
     # -- the end ------------------------------------------------------------------
 
+    @in_turn
     async def send_eof(self) -> None:
         """Say close_notify; receiving goes on.  Called again, it does nothing.
 
@@ -452,10 +437,8 @@ class TLSStream(MessageStream, ByteStream):
 
         Raises: as `send`.
         """
-        await enter()
-        async with self._sending:
-            self._stream._enter()
-            await self._say_goodbye()
+        self._stream._enter()
+        await self._say_goodbye()
 
     async def _say_goodbye(self) -> None:
         while self._is_receiving and self.session.has_arrived():
@@ -473,15 +456,18 @@ class TLSStream(MessageStream, ByteStream):
         """
         try:
             if self.fileno() >= 0:
-                async with self._sending:
-                    with contextlib.suppress(StreamBroken, StreamClosed):
-                        await self._say_goodbye()
-                        if self._patience and self.session.said_goodbye:
-                            await self._wait_for_goodbye()
+                await self._goodbyes()
         except BaseException:
             self.abort()
             raise
         await self._stream.aclose()
+
+    @in_turn
+    async def _goodbyes(self) -> None:
+        with contextlib.suppress(StreamBroken, StreamClosed):
+            await self._say_goodbye()
+            if self._patience and self.session.said_goodbye:
+                await self._wait_for_goodbye()
 
     async def _wait_for_goodbye(self) -> None:
         memory = bytearray(RECEIVE_SIZE)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
-from aiozerocopy._core.change import let_go
+from aiozerocopy._core.change import Turns, in_turn
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.pins import copy_into
 from aiozerocopy._net.block import Block
@@ -63,7 +63,7 @@ class Broadcast(Block):
         self._pool: FramePool | None = None
         self._encodings: dict[Encode, Encoding] = {}  # those in use
         self._last: Published | None = None
-        self._publishing = anyio.Lock(fast_acquire=True)
+        self._turns = Turns()
         self._burst = Burst()
         self._tasks: TaskGroup | None = None
         self._closed = False
@@ -178,6 +178,7 @@ class Broadcast(Block):
 
     # -- frames -----------------------------------------------------------------------
 
+    @in_turn
     async def publish(
         self,
         frame: Buffer | Frame,
@@ -199,20 +200,15 @@ class Broadcast(Block):
             TypeError, ValueError, BufferError: a frame or a field that cannot travel.
         """
         await self._burst.add(0)
-        try:
-            async with self._publishing:
-                if self._closed:
-                    raise StreamClosed("the broadcast is closed")
-                header = FrameHeader.of(
-                    frame, self.sequence, timestamp_ns, pixel_format, key, metadata
-                )
-                published = self._prepared(frame, header, metadata)
-                self.sequence += 1
-                self._remember(published)
-                await self._deliver(published)
-        except BaseException:  # also of a signal's handler, at the end of the block
-            let_go(self._publishing)
-            raise
+        if self._closed:
+            raise StreamClosed("the broadcast is closed")
+        header = FrameHeader.of(
+            frame, self.sequence, timestamp_ns, pixel_format, key, metadata
+        )
+        published = self._prepared(frame, header, metadata)
+        self.sequence += 1
+        self._remember(published)
+        await self._deliver(published)
         self._burst.spent += 1 + (published.nbytes >> 14)
 
     def _remember(self, published: Published) -> None:

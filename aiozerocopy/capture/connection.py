@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from aiozerocopy._core.change import Turns, in_turn
 from aiozerocopy._core.failure import Failure
 from aiozerocopy.capture import x11
 from aiozerocopy.capture.display import Display
@@ -80,7 +81,7 @@ class Connection:
         self._is_unsure = False  # how far the server or we have got
         self._unsent = b""
         self._expected: collections.deque[Answer] = collections.deque()
-        self._reading = anyio.Lock(fast_acquire=True)
+        self._turns = Turns()  # of those who read
         # The message that is being read.  Nothing else refers to its memory, not even
         # what a cancelled task leaves behind.
         self._head = bytearray(HEAD)
@@ -220,11 +221,12 @@ class Connection:
     async def until(self, ready: Callable[[], bool]) -> None:
         """Read messages until ``ready()``."""
         while not ready():
-            async with self._reading:
-                if not ready():
-                    await self._read_one()
+            await self._read_one(ready)
 
-    async def _read_one(self) -> None:
+    @in_turn
+    async def _read_one(self, ready: Callable[[], bool]) -> None:
+        if ready():  # another task has read it meanwhile
+            return
         self._check_open()
         if self._body is None:
             await self._fill()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from aiozerocopy._core import extras
+from aiozerocopy._core.change import Turns, in_turn
 from aiozerocopy._core.failure import Failure
 from aiozerocopy.capture import x11
 from aiozerocopy.capture.connection import Answer, Connection, list_monitors
@@ -124,7 +125,7 @@ class X11Screen:
         self._check_pixels()
         self._segment = 0
         self._damage: Damage | None = None
-        self._damaging = anyio.Lock()
+        self._turns = Turns()  # of the looks for changes
         self._seen: Cursor | None = None  # the cursor of the last look
         self.pool: ScreenPool = await self._new_pool(connection)
 
@@ -329,24 +330,24 @@ class X11Screen:
         damaged = self._damage is None or self._damage.has_news
         return damaged or self._changed_to is not None
 
+    @in_turn
     async def _grab_changes(self, number: int) -> Screenshot | None:
         """None if nothing has changed since the last one."""
         damage = self._damage
         assert damage is not None
-        async with self._damaging:
-            connection = self._usable()
-            with await self._acquire(connection) as frame:
-                await damage.take()
-                cursor = await self._look_for_cursor(connection, damage)
-                if damage.is_reported:
-                    return None
-                slot = self.pool.number_of(frame.view)
-                await self._fetch(connection, frame, damage.spoil(slot))
-                drawn = None if cursor is None else self._draw(cursor, frame)
-                damage.mend(slot, but=drawn)
-                view, changed = frame.view.toreadonly(), damage.report()
-                self._usable()
-                return Screenshot(view, frame, self.pix_fmt, changed, number)
+        connection = self._usable()
+        with await self._acquire(connection) as frame:
+            await damage.take()
+            cursor = await self._look_for_cursor(connection, damage)
+            if damage.is_reported:
+                return None
+            slot = self.pool.number_of(frame.view)
+            await self._fetch(connection, frame, damage.spoil(slot))
+            drawn = None if cursor is None else self._draw(cursor, frame)
+            damage.mend(slot, but=drawn)
+            view, changed = frame.view.toreadonly(), damage.report()
+            self._usable()
+            return Screenshot(view, frame, self.pix_fmt, changed, number)
 
     async def _look_for_cursor(
         self, connection: Connection, damage: Damage

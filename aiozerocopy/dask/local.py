@@ -48,6 +48,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from aiozerocopy._core.change import Turns, in_turn
 from aiozerocopy._core.errors import StreamBroken
 from aiozerocopy.dask.loan import Loan
 from aiozerocopy.dask.messages import NUMBER, NotAMessage, receive_number, receive_rest
@@ -81,7 +82,7 @@ class LocalStream:
 
     def __init__(self, stream: UnixStream) -> None:
         self._stream = stream
-        self._turn = asyncio.Lock()  # of the writes
+        self._turns = Turns()  # of the writes
         self._loan = Loan()
         self._lends: bool | None = None  # None: there was no large message yet
         self._pipe: ReceiveStream | None = None
@@ -90,10 +91,11 @@ class LocalStream:
 
     # -- sending ------------------------------------------------------------------
 
+    @in_turn
     async def send(self, item: Buffer = b"", *more: Buffer) -> None:
-        async with self._turn:
-            await self._stream.send(item, *more)
+        await self._stream.send(item, *more)
 
+    @in_turn
     async def send_message(
         self, buffers: Sequence[Frame], nbytes: int, peer_takes_pipes: bool
     ) -> None:
@@ -101,24 +103,23 @@ class LocalStream:
 
         If it is interrupted, abort the stream: until then memory may be lent.
         """
-        async with self._turn:
-            if nbytes < LARGE or not peer_takes_pipes or not await self._can_lend():
-                await self._stream.send(*buffers)
-                return
-            head = memoryview(buffers[0])
-            rest = [head[NUMBER:], *buffers[1:]]
-            (first,) = struct.unpack_from("=Q", head)
-            await self._stream.send(struct.pack("=Q", BY_PIPE + first))
-            try:
-                with self._watch_peer(self._loan.writer, sys.maxsize):
-                    await self._loan.writer.send(*rest)
-            except anyio.BrokenResourceError:
+        if nbytes < LARGE or not peer_takes_pipes or not await self._can_lend():
+            await self._stream.send(*buffers)
+            return
+        head = memoryview(buffers[0])
+        rest = [head[NUMBER:], *buffers[1:]]
+        (first,) = struct.unpack_from("=Q", head)
+        await self._stream.send(struct.pack("=Q", BY_PIPE + first))
+        try:
+            with self._watch_peer(self._loan.writer, sys.maxsize):
+                await self._loan.writer.send(*rest)
+        except anyio.BrokenResourceError:
+            self._stop_lending()
+            await self._stream.send(AGAIN, *rest)
+        else:
+            await self._stream.send(WHOLE)
+            if self._loan.is_refused:
                 self._stop_lending()
-                await self._stream.send(AGAIN, *rest)
-            else:
-                await self._stream.send(WHOLE)
-                if self._loan.is_refused:
-                    self._stop_lending()
 
     async def _can_lend(self) -> bool:
         """Is there a pipe?  The first large message makes it."""
@@ -232,10 +233,10 @@ class LocalStream:
         finally:
             is_over = True
 
+    @in_turn
     async def aclose(self) -> None:
         """Let a message that is on its way come to its end, then close."""
-        async with self._turn:
-            self._end_pipes()
+        self._end_pipes()
         await self._stream.aclose()
 
     def abort(self) -> None:

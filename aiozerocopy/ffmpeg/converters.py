@@ -25,6 +25,7 @@ from anyio import to_thread
 
 from aiozerocopy._core import extras
 from aiozerocopy._core.ahead import Ahead
+from aiozerocopy._core.change import Turns, in_turn
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.leases import view_of
 from aiozerocopy.ffmpeg.run import failure
@@ -65,28 +66,28 @@ class SendingConverter:
         self._flip = flip
         size = conversion.yuv_bytes if conversion else layout.nbytes
         self._pool = FramePool(size, slots=_SLOTS)
-        self._order = anyio.Lock(fast_acquire=True)
+        self._turns = Turns()
         self._thread = anyio.CapacityLimiter(1)
 
     async def send(self, *pieces: AnyBuffer) -> None:
         """Change a frame and send it.  Raises: as `SendStream.send`."""
         await (await self.put(*pieces))
 
+    @in_turn
     async def put(self, *pieces: AnyBuffer) -> Ticket:
         """Change a frame and queue it; when this returns, its memory is yours.
 
         Raises: as `SendStream.put`.
         """
-        async with self._order:
-            if not (self.conversion or self._flip) and self._layout.check(pieces):
-                return await self._stream.put(*pieces)
-            with await self._slot() as slot:
-                fill = partial(self._fill, slot, pieces)
-                if slot.nbytes <= _AT_ONCE:
-                    fill()
-                else:
-                    await self._in_thread(fill)
-                return await self._stream.put(slot)
+        if not (self.conversion or self._flip) and self._layout.check(pieces):
+            return await self._stream.put(*pieces)
+        with await self._slot() as slot:
+            fill = partial(self._fill, slot, pieces)
+            if slot.nbytes <= _AT_ONCE:
+                fill()
+            else:
+                await self._in_thread(fill)
+            return await self._stream.put(slot)
 
     async def _in_thread(self, fill: Callable[[], None]) -> None:
         """Run it in a thread, and wait for that even if asyncio cancels the task."""

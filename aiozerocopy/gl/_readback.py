@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 import moderngl
 
-from aiozerocopy._core.change import RemoteChange
+from aiozerocopy._core.change import RemoteChange, Turns, in_turn
 from aiozerocopy.gl._functions import ContextLost, Functions, GLError, is_released
 from aiozerocopy.gl._picture import Fence, Picture, Slot
 from aiozerocopy.gl._planes import Format
@@ -93,7 +93,7 @@ class Readback:
         self.depth: int = depth
         self.mapping: str = "persistent" if is_mapped else "copy"
         self._submitted: deque[Slot] = deque()
-        self._reading = anyio.Lock()
+        self._turns = Turns()  # of the calls of `next`
         # A frame was submitted, a slot is free, or this was closed.
         self._change = RemoteChange()
         self._slots: list[Slot] = []
@@ -145,17 +145,17 @@ class Readback:
         self._submitted.append(self._begin(framebuffer))
         self._change.happen()
 
+    @in_turn
     async def next(self) -> Picture:
         """The oldest submitted frame, once the GPU has it; waits for a submission.
 
         Cancelled, it loses nothing.  Several tasks get one picture each, in order.
         """
-        async with self._reading:
-            await self._change.wait(lambda: self._closed or bool(self._submitted))
-            self._check_usable()
-            picture = await self._picture(self._submitted[0])
-            self._submitted.popleft()
-            return picture
+        await self._change.wait(lambda: self._closed or bool(self._submitted))
+        self._check_usable()
+        picture = await self._picture(self._submitted[0])
+        self._submitted.popleft()
+        return picture
 
     async def put(self, framebuffer: Any) -> None:
         """Submit it as soon as there is room, without holding up the event loop.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, get_args
 
-import anyio
 from anyio.abc import AsyncResource
 
+from aiozerocopy._core.change import Turns, in_turn
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.failure import Failure
 from aiozerocopy._core.pins import nbytes
@@ -49,7 +49,7 @@ class FanOut(AsyncResource):
 
     def __init__(self) -> None:
         self._consumers: list[Consumer] = []
-        self._sending = anyio.Lock(fast_acquire=True)
+        self._turns = Turns()
 
     @property
     def consumers(self) -> tuple[Consumer, ...]:
@@ -78,6 +78,7 @@ class FanOut(AsyncResource):
         self._consumers.append(consumer)
         return consumer
 
+    @in_turn
     async def send(self, *buffers: Buffer, type_id: int = 0) -> None:
         """Send one record to all.
 
@@ -89,20 +90,19 @@ class FanOut(AsyncResource):
             ValueError: the record is too big for one of the rings; none has got it.
             TypeError, BufferError: one of the buffers cannot be sent.
         """
-        async with self._sending:
-            size = sum(map(nbytes, buffers))
-            for ring in (each.ring for each in self._consumers):
-                if size > ring.largest:
-                    raise ValueError(too_large(size, ring.capacity, ring.largest))
-            late = [
-                each for each in self.consumers if self._is_late(each, buffers, type_id)
-            ]
-            for each in late:
-                try:
-                    await each.ring.send(*buffers, type_id=type_id)
-                    each.sent += 1
-                except (StreamBroken, StreamClosed) as error:  # noqa: PERF203
-                    self._lose(each, error)
+        size = sum(map(nbytes, buffers))
+        for ring in (each.ring for each in self._consumers):
+            if size > ring.largest:
+                raise ValueError(too_large(size, ring.capacity, ring.largest))
+        late = [
+            each for each in self.consumers if self._is_late(each, buffers, type_id)
+        ]
+        for each in late:
+            try:
+                await each.ring.send(*buffers, type_id=type_id)
+                each.sent += 1
+            except (StreamBroken, StreamClosed) as error:  # noqa: PERF203
+                self._lose(each, error)
 
     def _is_late(
         self, consumer: Consumer, buffers: tuple[Buffer, ...], type_id: int

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from aiozerocopy._core import waiter
+from aiozerocopy._core.borrows import and_end
 from aiozerocopy._core.change import Change
 from aiozerocopy.shm.record import Record, only_record
 
@@ -62,16 +63,12 @@ class Routes:
         if self._is_pulling:
             await self._change.next()
             return
-        try:
-            try:
-                self._is_pulling = True
-                record = await self._receiver.receive(1, only_record)
-                self._by_type.get(record.type_id, self.others)._queue.append(record)
-            finally:
-                self._let_others_pull()
-        except BaseException:  # also of a signal's handler, in the line above
-            self._let_others_pull()
-            raise
+        await and_end(self._pull, self._let_others_pull)
+
+    async def _pull(self) -> None:
+        self._is_pulling = True
+        record = await self._receiver.receive(1, only_record)
+        self._by_type.get(record.type_id, self.others)._queue.append(record)
 
     def _let_others_pull(self) -> None:
         self._is_pulling = False

@@ -36,8 +36,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import AsyncResource, TaskGroup
 
-from aiozerocopy._core import waiter
-from aiozerocopy._core.change import Change
+from aiozerocopy._core.change import Change, Turns, in_turn
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.failure import Failure
 from aiozerocopy.shm.record import Record
@@ -136,7 +135,7 @@ class Rpc(AsyncResource):
         self._scopes: dict[int, anyio.CancelScope] = {}  # of the calls that we handle
         self._unsent = 0  # answers that wait for room
         self._room = Change()
-        self._asking = anyio.Lock(fast_acquire=True)
+        self._turns = Turns()  # of the calls that ask
 
     # -- calling ----------------------------------------------------------------------
 
@@ -187,20 +186,19 @@ class Rpc(AsyncResource):
             raise call.answer.again()
         return call.answer
 
+    @in_turn
     async def _ask(self, call: _Call, method: int, buffers: tuple[Buffer, ...]) -> None:
         """Send the call, and read answers while there is no room for it."""
-        await waiter.enter()
-        async with self._asking:
-            if self._requests._try_send(buffers, method):
-                return
-            failure: Failure[Exception] | None = None
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._answered, call)
-                try:
-                    await self._requests.send(*buffers, type_id=method)
-                except Exception as error:  # (which the group would wrap)
-                    failure = Failure(error)
-                tasks.cancel_scope.cancel()
+        if self._requests._try_send(buffers, method):
+            return
+        failure: Failure[Exception] | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._answered, call)
+            try:
+                await self._requests.send(*buffers, type_id=method)
+            except Exception as error:  # (which the group would wrap)
+                failure = Failure(error)
+            tasks.cancel_scope.cancel()
         if failure is not None:
             raise failure.again()
 

@@ -9,9 +9,9 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import anyio.to_thread
 
+from aiozerocopy._core.change import Turns, in_turn
 from aiozerocopy.frames import to_rgb24
 from aiozerocopy.web.pixels import (
     FORMATS,
@@ -89,7 +89,7 @@ class JpegEncoder:
     def __init__(self, compress: Compress, quality: int) -> None:
         self._compress = compress
         self._quality = quality
-        self._lock = anyio.Lock()
+        self._turns = Turns()
         # The newest: its sequence, and its JPEG or why there is none.
         self._newest: tuple[int, bytes | UnknownPicture] = (-1, b"")
 
@@ -106,17 +106,17 @@ class JpegEncoder:
         when = frame.sequence, frame.timestamp_ns
         return websocket_message(encoded, JPEG, picture_format(frame), *when, key=True)
 
+    @in_turn
     async def _encoded(self, frame: Published) -> bytes | UnknownPicture:
-        async with self._lock:
-            if self._newest[0] != frame.sequence:
-                try:
-                    picture = picture_format(frame)
-                except UnknownPicture as reason:
-                    self._newest = frame.sequence, UnknownPicture(str(reason))
-                else:
-                    jpeg = await anyio.to_thread.run_sync(self._jpeg, frame, picture)
-                    self._newest = frame.sequence, jpeg
-            return self._newest[1]
+        if self._newest[0] != frame.sequence:
+            try:
+                picture = picture_format(frame)
+            except UnknownPicture as reason:
+                self._newest = frame.sequence, UnknownPicture(str(reason))
+            else:
+                jpeg = await anyio.to_thread.run_sync(self._jpeg, frame, picture)
+                self._newest = frame.sequence, jpeg
+        return self._newest[1]
 
     def _jpeg(self, frame: Published, picture: PictureFormat) -> bytes:
         array, form = frame.array, picture.form
