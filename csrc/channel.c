@@ -61,6 +61,7 @@ static int prepare_fd(azc_channel *channel) {
     channel->inode = st.st_ino;
     channel->mode = st.st_mode;
     channel->lane = azc__lane_for(&st, channel->fd, channel->flags);
+    channel->alone = azc_sys.has_one_cpu();
     if (channel->lane->shared && azc_sys.no_sigpipe) azc_sys.no_sigpipe(channel->fd);
     return 0;
 }

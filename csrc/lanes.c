@@ -67,7 +67,7 @@ static bool must_stop(azc_channel *channel) {
  * the first byte, which is all that is wanted then.) */
 static ssize_t receive_on(azc_channel *channel, const struct iovec *piece,
                           size_t come) {
-    if (come >= channel->wanted) return (ssize_t)come;
+    if (come >= channel->wanted || channel->alone) return (ssize_t)come;
     const size_t begun = come;
     size_t most = come / (channel->vain < IN_VAIN ? ASKS_PER : VAIN_ASKS_PER);
     ssize_t r = -EAGAIN;
@@ -155,7 +155,7 @@ static ssize_t write_pieces(azc_channel *channel, struct iovec *vec, int count) 
     ssize_t r = 0;
     sys_sigpipe sigpipe;
     if (blocks_sigpipe) azc_sys.block_sigpipe(&sigpipe);
-    while (count) {
+    for (bool again = false; count; again = true) {
         size_t now = 0, n = PIECE;
         int parts = parts_of_piece(vec, count, &n);
         if (!parts) {
@@ -166,7 +166,7 @@ static ssize_t write_pieces(azc_channel *channel, struct iovec *vec, int count) 
             r = azc_sys.write_pipe(channel->fd, vec, parts, how);
             now = r > 0 ? (size_t)r : 0;
         }
-        channel->extra_calls += sent > 0;
+        channel->extra_calls += again;
         sent += now;
         if (now < n || must_stop(channel)) break;
         vec += parts;

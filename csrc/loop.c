@@ -51,7 +51,8 @@ static void unlock(void) { pthread_mutex_unlock(&azc__loops_lock); }
 static bool is_for_pump(const azc_channel *channel) {
     const azc_op *op = channel->queue.cursor;
     if (azc__outward(channel) || !op || op->then) return true;
-    return channel->vain == IN_VAIN && op->need > op->sent + LONG_RECEIVE;
+    bool pauses = channel->vain == IN_VAIN || channel->alone;
+    return pauses && op->need > op->sent + LONG_RECEIVE;
 }
 
 static azc_loop *find(azc_id port) {

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
@@ -380,6 +381,15 @@ static ssize_t sys_sendfile(int from, int to, size_t n) {
 
 /* ---- fds ---------------------------------------------------------------- */
 
+static int sys_has_one_cpu(void) {
+#ifdef CPU_COUNT
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) == 1;
+#else
+    return sysconf(_SC_NPROCESSORS_ONLN) == 1;
+#endif
+}
+
 static uint64_t sys_now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -612,6 +622,7 @@ struct azc_sys azc_sys = {
     .prefer_huge = sys_prefer_huge,
     .replace = sys_replace,
     .thread_start = sys_thread_start,
+    .has_one_cpu = sys_has_one_cpu,
     .now_ns = sys_now_ns,
     .sleep_us = sys_sleep_us,
 };

@@ -112,8 +112,9 @@ struct azc_sys {
     int (*remap)(void *from, size_t n, void *to); /* replaces what is there */
     int (*replace)(void *at, size_t n);           /* by fresh pages, even if locked */
 
-    /* Threads (which are detached), time */
+    /* Threads (which are detached), processors, time */
     int (*thread_start)(pthread_t *thread, void *(*run)(void *), void *arg);
+    int (*has_one_cpu)(void); /* this process may use no other now; 1 or 0 */
     uint64_t (*now_ns)(void);
     void (*sleep_us)(unsigned us);
 };

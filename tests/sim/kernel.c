@@ -65,6 +65,7 @@ sim_rates kernel_draw_rates(void) {
     rates.interrupted = draw_rate(200);
     rates.starved = draw_rate(200);
     rates.spurious = draw_rate(500);
+    rates.one_cpu = draw_rate(500);
     if (sim_chance(256)) rates.broken = draw_rate(100) / 4;
     if (sim_chance(200)) rates.no_memory = draw_rate(150);
     if (sim_chance(150)) rates.no_thread = draw_rate(400);
@@ -828,6 +829,8 @@ static int fake_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
     return 0;
 }
 
+static int fake_has_one_cpu(void) { return sim_chance(kernel_rates.one_cpu); }
+
 /* Time passes for a thread that asks for it again and again. */
 static uint64_t fake_now_ns(void) {
     if (sim_chance(256)) sim_pass_time(); /* a nap is longer than a few looks */
@@ -874,6 +877,7 @@ struct azc_sys azc_sys = {
     .remap = lending_remap,
     .replace = lending_replace,
     .thread_start = fake_thread_start,
+    .has_one_cpu = fake_has_one_cpu,
     .now_ns = fake_now_ns,
     .sleep_us = fake_sleep_us,
 };

@@ -73,6 +73,7 @@ typedef struct sim_rates {
     unsigned no_memory; /* allocate fails */
     unsigned no_thread;
     unsigned no_fd;    /* for a poller or waker; -ENOMEM when arming */
+    unsigned one_cpu;  /* for the program and its peers */
     unsigned spurious; /* readiness that is none; more unread than there is */
     unsigned refused;  /* the kernel lends no pages */
     unsigned no_pages; /* mmap fails */

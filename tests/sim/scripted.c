@@ -361,6 +361,8 @@ static int fake_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
     return 0;
 }
 
+static int fake_has_one_cpu(void) { return 0; }
+
 static uint64_t fake_now_ns(void) {
     world.clocks++;
     return world.now;
@@ -413,6 +415,7 @@ struct azc_sys azc_sys = {
     .remap = remap,
     .replace = replace,
     .thread_start = fake_thread_start,
+    .has_one_cpu = fake_has_one_cpu,
     .now_ns = fake_now_ns,
     .sleep_us = fake_sleep_us,
 };
