@@ -30,8 +30,10 @@ from aiozerocopy._core.channel import (
     READS,
     UNTRUSTED,
     Channel,
-    own_end,
+    OwnFd,
+    own_pipe,
 )
+from aiozerocopy._core.fds import duplicates
 from aiozerocopy._core.lifetime import Ready
 from aiozerocopy._core.pipe_size import PIPE_SIZE, capacity_of, enlarge_pipe
 from aiozerocopy._core.sending import QUEUE_LIMIT, RESCUE_LIMIT, Concurrent
@@ -204,21 +206,6 @@ def flags_for(peer: str) -> int:
     return _PEERS[peer]
 
 
-class _Dup:
-    """A dup of somebody's fd, ours until a channel has it."""
-
-    def __init__(self, number: int) -> None:
-        self.fd = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
-
-    def channel(self, flags: int) -> Channel:
-        fd, self.fd = self.fd, -1
-        return Channel(fd, flags)
-
-    def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-
-
 _FOR_PATHS = {
     os.O_WRONLY: "open_writer(open({!r}, 'wb'))",
     os.O_RDONLY: "open_reader(open({!r}, 'rb'))",
@@ -227,7 +214,7 @@ _FOR_PATHS = {
 
 
 @contextlib.contextmanager
-def _take_over(source: int | HasFileno, access: int | None) -> Iterator[_Dup]:
+def _take_over(source: int | HasFileno, access: int | None) -> Iterator[OwnFd]:
     """A dup of the caller's fd; if the block ends well, the caller's is closed."""
     if isinstance(source, (str, bytes, os.PathLike)):
         what = _FOR_PATHS[access].format(os.fspath(source))
@@ -235,7 +222,7 @@ def _take_over(source: int | HasFileno, access: int | None) -> Iterator[_Dup]:
     number = _number_of(source)
     _check(number, access)
     _sync_position(source, number, reading=access == os.O_RDONLY)
-    with contextlib.closing(_Dup(number)) as ours:
+    with contextlib.closing(OwnFd(duplicates([number]))) as ours:
         yield ours
     _close_source(source, number)
 
@@ -422,17 +409,10 @@ def lending_pipe(size: int) -> PipeEnds:
 
 
 def _pipe(size: int, flags: int = 0, rescue_limit: int = RESCUE_LIMIT) -> PipeEnds:
-    read_fd, write_fd = os.pipe()  # closed on exec
-    enlarge_pipe(write_fd, size)
-    try:
-        reader = own_end(read_fd, IN)
-    except BaseException:
-        os.close(write_fd)
-        raise
-    writer = own_end(write_fd, OUT | flags)
-    return PipeEnds(
-        ReceiveStream(reader), SendStream(writer, rescue_limit=rescue_limit)
-    )
+    reader, writer = own_pipe()
+    enlarge_pipe(writer.fd, size)
+    source, sink = reader.end(IN), writer.end(OUT | flags)
+    return PipeEnds(ReceiveStream(source), SendStream(sink, rescue_limit=rescue_limit))
 
 
 def reader_over(fd: int) -> ReceiveStream:

@@ -137,6 +137,8 @@ int azc_port_close(azc_id port);
  * fork has a copy until it calls exec.  flags: AZC_IN or AZC_OUT, and others above.
  *   -EINVAL  not one direction    -ENOMEM, -EMFILE  as usual    Freed by azc_free. */
 int azc_open(int fd, int flags, azc_id *channel);
+/* As azc_open, over the one fd in fds; if it succeeds, none is left in it. */
+int azc_open_from(azc_fds *fds, int flags, azc_id *channel);
 
 /* The channel of the opposite direction over the same fd (a socket's, say).
  * The fd is closed with the later of the two. */
@@ -232,6 +234,9 @@ int azc_send_fds(azc_id channel, azc_id port, uint64_t token, const void *data,
 /* Stores duplicates of count fds, closed on exec.  0, or -EBADF, -EMFILE, -EINVAL (too
  * many): then none are stored. */
 int azc_dup_fds(azc_fds *fds, const int *from, int count);
+/* Stores the ends of a new pipe, one in each.  Both are closed on exec, and never 0, 1
+ * or 2, which a daemon may have free.  0, or -EMFILE, -ENFILE: then none are stored. */
+int azc_pipe(azc_fds *from, azc_fds *into);
 /* Closes the fds; there are none in it afterwards. */
 void azc_close_fds(azc_fds *fds);
 

@@ -119,6 +119,13 @@ int azc_open(int fd, int flags, azc_id *out) {
     return r;
 }
 
+int azc_open_from(azc_fds *fds, int flags, azc_id *out) {
+    if (fds->count != 1) return -EBADF;
+    int r = azc_open(fds->fds[0], flags, out);
+    if (r == 0) fds->count = 0;
+    return r;
+}
+
 int azc__give_up_file(azc_file *file, int fd) {
     if (--file->refs) return -1;
     if (file->lost) fd = -1;

@@ -162,6 +162,18 @@ int azc_dup_fds(azc_fds *fds, const int *from, int count) {
     return 0;
 }
 
+int azc_pipe(azc_fds *from, azc_fds *into) {
+    int ends[2];
+    int r = azc_sys.blocking_pipe(ends);
+    if (r < 0) return r;
+    r = azc_dup_fds(from, &ends[0], 1);
+    if (r == 0) r = azc_dup_fds(into, &ends[1], 1);
+    if (r < 0) azc_close_fds(from);
+    azc_sys.close(ends[0]);
+    azc_sys.close(ends[1]);
+    return r;
+}
+
 void azc_close_fds(azc_fds *fds) {
     while (fds->count > 0) azc_sys.close(fds->fds[--fds->count]);
 }

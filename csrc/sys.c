@@ -443,6 +443,14 @@ static int sys_linger(int fd) {
 
 static int sys_dup(int fd) { return (int)RESULT(fcntl(fd, F_DUPFD_CLOEXEC, 3)); }
 
+static int sys_blocking_pipe(int ends[2]) {
+#ifdef AZC_PORTABLE
+    return (int)RESULT(pipe(ends));
+#else
+    return (int)RESULT(pipe2(ends, O_CLOEXEC));
+#endif
+}
+
 /* On Linux an interrupted close has closed: it is not to be done again. */
 static int sys_close(int fd) { return close(fd) < 0 && errno != EINTR ? -errno : 0; }
 
@@ -596,6 +604,7 @@ struct azc_sys azc_sys = {
     .takes_loans = sys_takes_loans,
     .linger = sys_linger,
     .dup = sys_dup,
+    .blocking_pipe = sys_blocking_pipe,
     .close = sys_close,
     .shutdown = sys_shutdown,
     .open_waker = sys_open_waker,

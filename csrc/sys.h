@@ -87,6 +87,7 @@ struct azc_sys {
     int (*takes_loans)(int socket); /* the size of its buffer, or 0 */
     int (*linger)(int fd);          /* seconds that a socket's close may take */
     int (*dup)(int fd);             /* closed on exec, 3 or higher */
+    int (*blocking_pipe)(int ends[2]);
     int (*close)(int fd);
     void (*close_between)(sys_between *between);
     int (*shutdown)(int fd);

@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 from aiozerocopy._core.binding import BUSY, IN_PROGRESS, check, constants, ffi, lib
 from aiozerocopy._core.borrows import Operation, borrowed, sweep
 from aiozerocopy._core.errors import error_of
+from aiozerocopy._core.fds import close_fds, no_fds
 from aiozerocopy._core.fork_and_exit import OfOneProcess
+from aiozerocopy._core.memory import sweep as sweep_leases
 from aiozerocopy._core.pins import pin
 
 if TYPE_CHECKING:
@@ -58,14 +60,41 @@ def lane_of(stats: Counters) -> str:
     return "vmsplice" if stats.lent and stats.lends else "copy"
 
 
-def own_end(fd: int, flags: int) -> Channel:
-    """A channel over one end of a pipe of ours.  If this raises, the fd is closed."""
-    try:
-        os.set_blocking(fd, False)
-    except BaseException:
-        os.close(fd)
-        raise
-    return Channel(fd, flags | OWN)
+class OwnFd:
+    """An fd that is closed with this object, unless a channel has got it.
+
+    C stores and hands on the number: no exception can come in between and lose it.
+    """
+
+    def __init__(self, fds: Any) -> None:
+        self._fds = fds
+
+    @property
+    def fd(self) -> int:
+        """The number; -1 once it is closed, or a channel's."""
+        return self._fds.fds[0] if self._fds.count else -1
+
+    def channel(self, flags: int) -> Channel:
+        channel = Channel.__new__(Channel)
+        channel._begin()
+        check(lib.azc_open_from(self._fds, flags, channel._number))
+        channel.id = channel._number[0]
+        return channel
+
+    def end(self, flags: int) -> Channel:
+        """As `channel`, of one end of a pipe of ours."""
+        os.set_blocking(self.fd, False)
+        return self.channel(flags | OWN)
+
+    def close(self) -> None:
+        close_fds(self._fds)
+
+
+def own_pipe() -> tuple[OwnFd, OwnFd]:
+    """The ends of a pipe: where it is read, and where it is written."""
+    reader, writer = OwnFd(no_fds()), OwnFd(no_fds())
+    check(lib.azc_pipe(reader._fds, writer._fds))
+    return reader, writer
 
 
 class Channel(OfOneProcess):
@@ -85,6 +114,7 @@ class Channel(OfOneProcess):
 
     def _begin(self) -> None:
         sweep()
+        sweep_leases()
         OfOneProcess.__init__(self)
         self.ready: Operation | None = None
         self._closing: Operation | None = None

@@ -29,6 +29,11 @@ class HasFileno(Protocol):
     def fileno(self) -> int: ...
 
 
+def no_fds() -> Any:
+    """Those that will be in it are closed when this is released or collected."""
+    return ffi.gc(ffi.new("azc_fds *"), close_fds)
+
+
 def duplicates(files: Iterable[int | HasFileno]) -> Any:
     """Duplicates of all of them, closed when this is released or collected.
 
@@ -43,7 +48,7 @@ def duplicates(files: Iterable[int | HasFileno]) -> Any:
         raise ValueError(
             f"one message carries at most {MOST_FDS} fds, not {len(numbers)}"
         )
-    fds = ffi.gc(ffi.new("azc_fds *"), close_fds)
+    fds = no_fds()
     check(lib.azc_dup_fds(fds, ffi.new("int[]", numbers), len(numbers)))
     return fds
 

@@ -17,13 +17,14 @@ one step, which no other thread and no signal handler can split.  Its key is nev
 again: a `_Lease` that is deallocated late, in another thread, ends no other lease.  Of
 several threads that want one slot, C lets one have it.  If a signal handler's exception
 interrupts ``__del__`` before that, `is_over` finds the lease without holders
-when a slot is wanted next.
+when a slot is wanted next, or `sweep` does when a stream is opened.
 """
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
+import io
 import itertools
 import mmap
 import os
@@ -240,17 +241,17 @@ class FileMemory(Memory):
         self.stride = -(-slot_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         self.nbytes = self.stride * slots
         self.slots = Slots(slots, in_circle=False)
-        fd = os.memfd_create("aiozerocopy", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        self.file = io.FileIO(os.memfd_create("aiozerocopy", flags), "r+")
         try:
-            os.ftruncate(fd, self.nbytes)
+            os.ftruncate(fd := self.file.fileno(), self.nbytes)
             seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
             self._mapping = mmap.mmap(fd, self.nbytes, **_NO_FD)
             with pin(self._mapping) as start:
                 self._start = _address(start)
-            self.fd = fd  # its receiver's to close
         except BaseException:
-            os.close(fd)
+            self.file.close()  # (else its receiver's to close)
             raise
 
     def _at(self, index: int) -> int:

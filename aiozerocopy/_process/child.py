@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import select
 import subprocess
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
+from aiozerocopy._core.channel import own_pipe
 from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy._core.lock import Lock
 from aiozerocopy.streams import SendStream
@@ -22,6 +24,7 @@ from aiozerocopy.streams import SendStream
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiozerocopy._core.channel import OwnFd
     from aiozerocopy._core.errors import StreamBroken
 
 # For Popen: Ctrl-C in the terminal is for the program alone, which ends its children as
@@ -49,16 +52,14 @@ class ChildProcess(OfOneProcess):
     async def wait(self) -> int:
         while (code := self.popen.poll()) is None:
             try:
-                fd = os.pidfd_open(self.popen.pid)
+                file = io.FileIO(os.pidfd_open(self.popen.pid))
             except (AttributeError, OSError):  # not Linux, or forbidden, or no fds
                 await anyio.to_thread.run_sync(self.popen.wait, abandon_on_cancel=True)
                 continue
-            try:
+            with file:
                 # (Else another thread has reaped it, and the number may be another's.)
                 if self.popen.poll() is None:
-                    await anyio.wait_readable(fd)
-            finally:
-                os.close(fd)
+                    await anyio.wait_readable(file)
         return code
 
     def last_words(self) -> str:
@@ -109,15 +110,16 @@ class ChildStdin(SendStream):
 class Tail:
     """The last bytes that come out of a pipe, drained by a thread of its own.
 
-    It owns the fd, and closes it even if the thread cannot start.  Why a thread: the
+    It owns its end, and closes it even if the thread cannot start.  Why a thread: the
     event loop may be busy for seconds (in GL calls, in a debugger), and a child whose
     stderr is full stops.
     """
 
-    _stop_fd = -1  # its closing ends the thread
+    _stop: OwnFd | None = None  # its closing ends the thread
 
-    def __init__(self, fd: int, limit: int) -> None:
-        self._fd = fd
+    def __init__(self, end: OwnFd, limit: int) -> None:
+        self._end = end
+        os.set_blocking(end.fd, False)
         self._limit = limit
         self._data = bytearray()
         self._is_cut = False
@@ -125,30 +127,27 @@ class Tail:
         self._thread = threading.Thread(
             target=self._run, name="aiozerocopy stderr", daemon=True
         )
-        with contextlib.ExitStack() as undo:
-            undo.callback(os.close, fd)
-            os.set_blocking(fd, False)
-            self._wake_fd, stop_fd = os.pipe()
-            undo.callback(os.close, self._wake_fd)
-            undo.callback(os.close, stop_fd)
+        self._wake, self._stop = own_pipe()
+        try:
             self._thread.start()
-            undo.pop_all()
-            self._stop_fd = stop_fd
+        except BaseException:
+            for each in (end, self._wake, self._stop):
+                each.close()
+            raise
 
     def _run(self) -> None:
         ready = select.poll()
-        ready.register(self._fd, select.POLLIN)
-        ready.register(self._wake_fd, select.POLLIN)
+        ready.register(self._end.fd, select.POLLIN)
+        ready.register(self._wake.fd, select.POLLIN)
         try:
             while not self._drain():
-                if self._wake_fd in _those(ready):
+                if self._wake.fd in _those(ready):
                     self._drain()
                     break
         finally:  # (no memory, say: the child must not wait for us then)
             with self._lock:
-                os.close(self._fd)
-                os.close(self._wake_fd)
-                self._fd = -1
+                self._end.close()
+                self._wake.close()
 
     def _drain(self) -> bool:
         """Read what is there; True at the end.
@@ -158,10 +157,10 @@ class Tail:
         """
         with self._lock:
             for _ in range(_READS):
-                if self._fd < 0:
+                if self._end.fd < 0:
                     return True
                 try:
-                    data = os.read(self._fd, _READ)
+                    data = os.read(self._end.fd, _READ)
                 except BlockingIOError:
                     return False
                 if not data:
@@ -191,12 +190,14 @@ class Tail:
         A finalizer may call it, in any thread (our own, too) and at the interpreter's
         end, when our thread stands still: so it takes no lock.
         """
-        if self._stop_fd < 0:
+        if self._stop is None or self._stop.fd < 0:
             return
-        os.close(self._stop_fd)
-        self._stop_fd = -1
-        if not sys.is_finalizing() and threading.current_thread() is not self._thread:
-            self._thread.join(_ENDING)
+        self._stop.close()
+        thread = self._thread
+        if sys.is_finalizing() or threading.current_thread() is thread:
+            return
+        if thread.is_alive():
+            thread.join(_ENDING)
 
     __del__ = stop  # (until its own end the thread refers to us)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -177,11 +176,11 @@ class X11Screen:
         if HAS_FILES and fits and connection.is_local and "MIT-SHM" in self._extensions:
             pool = ScreenPool(shape, dtype, self._slots, in_file=True)
             try:
-                if await self._attach(connection, pool.fd):
+                if await self._attach(connection, pool.file.fileno()):
                     self.lane = "shm"
                     return pool
             finally:
-                os.close(pool.fd)
+                pool.file.close()
         return ScreenPool(shape, dtype, self._slots, in_file=False)
 
     async def _attach(self, connection: Connection, fd: int) -> bool:

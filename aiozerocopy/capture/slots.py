@@ -13,6 +13,7 @@ from aiozerocopy.pool import Frame, FramePool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from io import FileIO
 
     from aiozerocopy.capture.x11 import Rectangle
 
@@ -61,7 +62,7 @@ class ScreenPool(FramePool):
         if not self._in_file:
             return Memory(self.frame_bytes, self.slots)
         memory = FileMemory(self.frame_bytes, self.slots)
-        self.fd: int = memory.fd  # the screen's
+        self.file: FileIO = memory.file  # the screen's to close
         self.stride: int = memory.stride  # from a slot to the next in the file
         return memory
 

@@ -336,9 +336,13 @@ async def start(
         )
         pipes.keep()
     run = Run(process, progress, video, audio)
-    if patience is not None:
-        run.watch(patience)
-    return run
+    try:
+        if patience is not None:
+            run.watch(patience)
+        return run
+    except BaseException:
+        run.abort()  # its threads would keep it
+        raise
 
 
 # ---- what it reports while it works --------------------------------------------------

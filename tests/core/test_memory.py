@@ -114,7 +114,7 @@ def lease(request: pytest.FixtureRequest) -> Iterator[Lease]:
     yield lease_it
     memory = kept.pop()  # (pytest holds the function for longer)
     if isinstance(memory, FileMemory):
-        os.close(memory.fd)
+        memory.file.close()
 
 
 def lost_in_a_cycle(lease: Lease) -> list[str]:
@@ -259,7 +259,7 @@ def file_memory() -> Iterator[FileMemory]:
     try:
         yield memory
     finally:
-        os.close(memory.fd)
+        memory.file.close()
 
 
 @linux_only
@@ -271,16 +271,17 @@ class TestFileMemory:
                 assert view is not None
                 view[:3] = b"%03d" % n
                 assert memory.number_of(view) == n
-                assert os.pread(memory.fd, 3, n * memory.stride) == b"%03d" % n
+                data = os.pread(memory.file.fileno(), 3, n * memory.stride)
+                assert data == b"%03d" % n
 
     def test_nobody_can_make_it_shorter(self) -> None:
         with file_memory() as memory:
             wanted = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-            assert fcntl.fcntl(memory.fd, fcntl.F_GET_SEALS) == wanted
-            assert not os.get_inheritable(memory.fd)
+            assert fcntl.fcntl(memory.file.fileno(), fcntl.F_GET_SEALS) == wanted
+            assert not os.get_inheritable(memory.file.fileno())
             for size in (0, 2 * memory.nbytes):
                 with pytest.raises(PermissionError):
-                    os.ftruncate(memory.fd, size)
+                    os.ftruncate(memory.file.fileno(), size)
 
     def test_a_failure_leaves_no_fd(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ValueError, match="empty"):

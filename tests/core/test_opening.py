@@ -101,7 +101,7 @@ def test_flush_that_fails_leaves_the_file_alone(ends: tuple[int, int]) -> None:
 async def test_failure_leaves_the_callers_fd_alone(
     ends: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "lib", Answering("azc_open", -errno.ENOMEM))
+    monkeypatch.setattr(channel, "lib", Answering("azc_open_from", -errno.ENOMEM))
     for opens in (lambda: azc.open_writer(ends[1]), azc.pipe):
         with pytest.raises(OSError, match="memory"):
             opens()

@@ -19,6 +19,7 @@ from links import begun, everything, fork, is_gone, linux_only, meanwhile, other
 
 import aiozerocopy as azc
 from aiozerocopy import process as module
+from aiozerocopy._core.channel import own_pipe
 from aiozerocopy._process import pipes
 from aiozerocopy._process.child import Tail
 
@@ -220,16 +221,15 @@ async def test_spawn_that_fails_leaves_nothing(
 @pytest.mark.parametrize(
     "name",
     [
-        *("_process.pipes.own_end", "_process.pipes.Tail", "process.subprocess.Popen"),
-        *("process.ChildProcess", "_process.pipes.ChildPipes.keep"),
+        *("_process.pipes.OwnFd.end", "_process.pipes.Tail"),
+        *("process.subprocess.Popen", "process.ChildProcess"),
+        "_process.pipes.ChildPipes.keep",
     ],
 )
 async def test_failure_on_the_way_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    def fail(*given: Any, **_: object) -> None:
-        if name.endswith(("own_end", "Tail")):
-            os.close(given[0])  # as they do: the fd is theirs from the call on
+    def fail(*_given: Any, **_: object) -> None:
         raise OSError(errno.EMFILE, "no more")
 
     monkeypatch.setattr(f"aiozerocopy.{name}", fail)
@@ -282,12 +282,14 @@ def test_tail_without_a_thread_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -
     def fail(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    read_fd, write_fd = os.pipe()
-    Tail(os.dup(read_fd), 100)  # one that is dropped ends when nobody writes any more
+    (end, write_end), (other, other_end) = own_pipe(), own_pipe()
+    Tail(other, 100)  # one that is dropped ends when nobody writes any more
     monkeypatch.setattr(threading.Thread, "start", fail)
     with pytest.raises(RuntimeError, match="new thread"):
-        Tail(read_fd, 100)
-    os.close(write_fd)
+        Tail(end, 100)
+    assert end.fd == -1
+    write_end.close()
+    other_end.close()
 
 
 # ---- a child that leaves -------------------------------------------------------

@@ -12,30 +12,48 @@ worked on goes on.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import importlib
 import inspect
+import itertools
 import os
 import pkgutil
+import sys
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import figures
 import fork_world
+import gl_scene
 import pytest
+from interruption import Interruption, Lines, Place, hit_each_line, run_on
 from inventory import nothing_left
 from links import cancelled_at, linux_only
 from rings import SMALL, connected, filled, opened, ring_pair
-from things import HOLD_NOTHING, NEVER, SCENES, SHOWN, WARNS
+from things import (
+    HOLD_NOTHING,
+    NEVER,
+    PICTURE,
+    SCENES,
+    SHOWN,
+    WARNS,
+    need_ffmpeg,
+)
+from things import SIZE as SHAPE
+from xserver import x_server
 
 import aiozerocopy as azc
-from aiozerocopy import broadcast, shm
+from aiozerocopy import capture, ffmpeg, gl, shm, testing
+from aiozerocopy.ffmpeg import binary
+from aiozerocopy.gl import _readback
 
 np = pytest.importorskip("numpy")
 pytestmark = [linux_only, pytest.mark.anyio]
@@ -54,7 +72,19 @@ ELSEWHERE = {
     "FrameClient": "net/test_client.py",
     "Rpc": "shm/test_rpc.py",
     "Service": "serving for ever is to wait for a cancel: net/test_serving.py",
+    "WebApp": "web/test_interruptions.py",
+    "WebServer": "web/test_interruptions.py",
+    "MemoryStream": "contract/test_memory_pair.py",
+    "check_stream": "contract/test_check_stream.py",
+    "monitors": "a connection that is opened and closed, as X11Screen's",
 }
+_TRANSPORTS = """
+    SocketTransport TLSTransport Server _WithTransports connect_accepted_socket
+    create_connection create_server create_unix_connection create_unix_server
+    open_connection open_unix_connection sendfile start_server start_tls
+    start_unix_server
+"""
+ELSEWHERE |= dict.fromkeys(_TRANSPORTS.split(), "transport/test_interruptions.py")
 _SERVER = ("connect_tcp", "serve_tcp", "connect_unix", "serve_unix")
 ELSEWHERE |= dict.fromkeys((*_SERVER, "relay"), "support/things.py")
 ELSEWHERE |= dict.fromkeys(("open_process", "Process"), "support/things.py")
@@ -74,6 +104,7 @@ def case(*names: str) -> Callable[[Any], Any]:
 
 
 @case("UnixStream.send_fds", "UnixStream.receive_fds")
+@case("_Ends.__aenter__", "_Ends.__aexit__")
 async def _(_folder: Path) -> AsyncIterator[Any]:
     async with azc.socketpair() as (one, other):
         got: list[int] = []
@@ -270,15 +301,119 @@ async def _(folder: Path) -> AsyncIterator[Any]:
     await consumer.aclose()
 
 
+# ---- FFmpeg, screens, pictures ------------------------------------------------------
+
+
+@case("Writer.send", "Writer.put", "Writer.send_audio", "Writer.close_audio")
+@case("Writer.aclose", "Writer.__aexit__", "Video.__aenter__")
+async def _(folder: Path) -> AsyncIterator[Any]:
+    need_ffmpeg()
+
+    async def write() -> None:
+        sound = ffmpeg.Audio()
+        async with ffmpeg.Writer(folder / "a.mkv", SHAPE, audio=sound) as writer:
+            await writer.send(PICTURE)
+            await (await writer.put(PICTURE))
+            await writer.send_audio(bytes(sound.rate // 5))
+            await writer.close_audio()
+            await writer.send(PICTURE)
+
+    yield write
+
+
+@case("Encoder.receive", "Encoder.finish", "Encoder.wait", "Encoder.aclose")
+@case("Clients.aclose", "Subscription.receive", "Subscription.aclose")
+async def _(_folder: Path) -> AsyncIterator[Any]:
+    need_ffmpeg()
+
+    async def encode() -> None:
+        async with ffmpeg.Encoder(SHAPE) as encoder, encoder.clients() as clients:
+            subscription = clients.subscribe()
+            await encoder.send(PICTURE)
+            await encoder.finish()
+            await subscription.receive()
+            await subscription.aclose()
+        async with ffmpeg.Encoder(SHAPE) as encoder:
+            await encoder.send(PICTURE)
+            await encoder.finish()
+            await encoder.receive()
+            await encoder.aclose()
+            with contextlib.suppress(azc.StreamBroken, azc.StreamClosed):
+                await encoder.wait()
+
+    yield encode
+
+
+@case("Reader.receive", "Reader.aclose")
+async def _(_folder: Path) -> AsyncIterator[Any]:
+    need_ffmpeg()
+
+    async def read() -> None:
+        source = ["-f", "lavfi", "-i", "color=size=64x48:rate=25"]
+        async with ffmpeg.Reader(source) as reader:
+            (await reader.receive()).release()
+
+    yield read
+
+
+@case("X11Screen.grab", "X11Screen.aclose")
+@case("X11Screen.__aenter__", "X11Screen.__aexit__")
+async def _(_folder: Path) -> AsyncIterator[Any]:
+    with x_server() as server:
+
+        async def grab() -> None:
+            async with capture.X11Screen(server.name) as screen:
+                (await screen.grab()).release()
+
+        yield grab
+        await grab()
+
+
+@case("Readback.next", "Readback.put", "Readback.read", "Readback.wait_room")
+@case("Readback.__aenter__", "Readback.__aexit__")
+async def _(_folder: Path) -> AsyncIterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        of_gl = gl_scene.install(patch, _readback)
+        context = gl_scene.slow_context()
+        picture = gl_scene.slow_framebuffer(context, SHAPE)
+
+        async def read() -> None:
+            async with gl.Readback(context, SHAPE, "rgba") as readback:
+                await readback.put(picture)
+                await readback.wait_room()
+                of_gl().finish()
+                (await readback.next()).release()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(finish)
+                    (await readback.read(picture)).release()
+                    tasks.cancel_scope.cancel()
+
+        async def finish() -> None:
+            while True:
+                of_gl().finish()
+                await anyio.lowlevel.checkpoint()
+
+        yield read
+
+
 # ---- all of them --------------------------------------------------------------------
+
+
+def rooms() -> list[ModuleType]:
+    return [
+        importlib.import_module(f"aiozerocopy.{room.name}")
+        for room in pkgutil.iter_modules(azc.__path__)
+        if room.ispkg and not room.name.startswith("_") and room.name != "commands"
+    ]
 
 
 def found() -> set[str]:
     """Every coroutine of a public class, by the name of where it is defined, and every
     public function whose result is awaited."""
     names = set()
-    for module in (azc, broadcast, shm):
-        for name, thing in vars(module).items():
+    for module in (azc, testing, *rooms()):
+        for name in dir(module):
+            thing = getattr(module, name)
             if name.startswith("_") or not is_ours(thing):
                 continue
             if inspect.isclass(thing):
@@ -319,6 +454,8 @@ def test_every_coroutine_has_a_case() -> None:
 
 
 ONE_NAME_A_CASE = {function: name for name, function in CASES.items()}
+_OF_ROOMS = ("Writer", "Encoder", "Clients", "Reader", "X11Screen", "Readback")
+OF_ROOMS = [n for n in ONE_NAME_A_CASE.values() if n.startswith(_OF_ROOMS)]
 
 
 @pytest.mark.parametrize("name", ONE_NAME_A_CASE.values())
@@ -342,6 +479,81 @@ async def test_scene_is_cancelled_at_every_await(name: str, tmp_path: Path) -> N
         return cancelled
 
     await cancelled_everywhere(play, tmp_path)
+
+
+# Scenes that are hit at every line, as the cases of rooms are, and where they are hit.
+# The rest of _core is hit in core/test_interruptions.py, other rooms by their tests.
+HIT = """
+    pool finalizing_buffer pipe relay process frames readback screen
+    ffmpeg_writer ffmpeg_encoder ffmpeg_reader
+"""
+ROOMS = """
+    ffmpeg capture gl process _process opening pool frames framing relays
+    _core.memory _core.channel _core.fds
+"""
+PLACES = 60  # of a scene; with AZC_EVERY_LINE=1 in the environment, all
+OTHERS = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize("name", [*HIT.split(), *OF_ROOMS])
+def test_hit_at_every_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a signal's exception.  Then the frames of it go, and nothing is left."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    monkeypatch.setattr(binary, "SILENT", 0.5)  # (a thread that ends by itself)
+    folders = (tmp_path / str(n) for n in itertools.count())
+
+    async def play(lines: Lines) -> list[str]:
+        (folder := next(folders)).mkdir()
+        try:
+            async with nothing_left(collects=True):
+                task = asyncio.ensure_future(hit_in(name, folder, lines))
+                await asyncio.wait({task}, timeout=5)
+                complaints = task.result() if task.done() else ["it hangs"]
+                task.cancel()
+                del task
+        except AssertionError as error:
+            return [str(error)]
+        return complaints
+
+    def some(places: list[Place]) -> list[Place]:
+        first = [place for place in places if place[2] == 1]
+        is_all = os.environ.get("AZC_EVERY_LINE") == "1"
+        return first if is_all else first[:: len(first) // PLACES + 1]
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        await hit_each_line(play, tuple(ROOMS.split()), some)
+
+    run_on("asyncio", main)
+
+
+async def hit_in(name: str, folder: Path, lines: Lines) -> list[str]:
+    """What it raised that it should not have."""
+    try:
+        if name in SCENES:
+            with lines:
+                await close(SCENES[name](folder), [])
+        else:
+            async with asynccontextmanager(CASES[name])(folder) as call:
+                with lines:
+                    await call()
+    except BaseException as error:
+        return [f"it raised {each!r}" for each in leaves(error) if not may_be(each)]
+    return []
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    inner = getattr(error, "exceptions", ())
+    return [leaf for each in inner for leaf in leaves(each)] if inner else [error]
+
+
+def may_be(error: BaseException) -> bool:
+    return isinstance(error, (Interruption, asyncio.CancelledError, *OTHERS))
 
 
 async def cancelled_everywhere(
@@ -420,14 +632,9 @@ async def fork(scene: AsyncIterator[Any], told: list[str]) -> None:
 
 def public_classes() -> set[str]:
     """Those of the package and of its rooms, less exceptions."""
-    rooms = [
-        importlib.import_module(f"aiozerocopy.{room.name}")
-        for room in pkgutil.iter_modules(azc.__path__)
-        if room.ispkg and not room.name.startswith("_") and room.name != "commands"
-    ]
     return {
         name
-        for room in (azc, *rooms)
+        for room in (azc, *rooms())
         for name in dir(room)
         if inspect.isclass(thing := getattr(room, name))
         and is_ours(thing)

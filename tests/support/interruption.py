@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 import traceback
@@ -49,7 +50,9 @@ def keeps_a_borrow(
 class Lines:
     """Notes the lines that a thread runs, or raises at one of them.
 
-    Only lines of these rooms of the package count, while ``here()`` is true.
+    Only lines of these rooms of the package count, while ``here()`` is true.  ``try:``
+    does not: no signal's handler runs there, and what a tracer raises at it passes by
+    the blocks around it.
     """
 
     def __init__(
@@ -84,6 +87,8 @@ class Lines:
     def _in_frame(self, frame: FrameType, event: str, _: object) -> Any:
         if event == "line" and self.armed and self._here():
             line = (frame.f_code.co_filename, frame.f_lineno)
+            if linecache.getline(*line).strip() == "try:":
+                return self._in_frame
             self._times[line] = times = self._times.get(line, 0) + 1
             self.seen.append((*line, times))
             if (*line, times) == self.at:

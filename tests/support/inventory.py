@@ -61,8 +61,9 @@ class Inventory:
 
 
 @asynccontextmanager
-async def nothing_left() -> AsyncIterator[None]:
-    """After the block all is as it was before, without a collection."""
+async def nothing_left(*, collects: bool = False) -> AsyncIterator[None]:
+    """After the block all is as it was before; if wanted, with collections: what a
+    thread kept until now may be in a cycle."""
     async with azc.pipe():  # else the loop's port would be opened by the block
         await anyio.to_thread.run_sync(int)  # and anyio's thread
         gc.collect()
@@ -73,6 +74,8 @@ async def nothing_left() -> AsyncIterator[None]:
             with anyio.move_on_after(PATIENCE):
                 while Inventory.take().leaked_since(before):
                     borrows.sweep()
+                    memory.sweep()
+                    gc.collect() if collects else None
                     await anyio.sleep(0.001)
             left = Inventory.take().leaked_since(before)
             assert not left, "; ".join(left)
