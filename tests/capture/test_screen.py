@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import gc
 import math
 import os
 import random
@@ -334,18 +333,6 @@ async def test_grab_waits_for_a_slot(each_server: tuple[str, Server]) -> None:
         assert len(got) == 1
         first.release()
         assert screen.pool.stats.free == 2
-
-
-async def test_views_outlive_the_screen(server: Server, painter: Painter) -> None:
-    painter.window(0x10FF20, *ALL)
-    async with capture.X11Screen(server.name) as screen:
-        picture = await screen.grab()
-        array = picture.array
-    picture.release()
-    del picture, screen
-    gc.collect()
-    assert (array[..., :3] == as_bytes(0x10FF20)).all()
-    array[:] = 3  # nobody else has it
 
 
 async def test_picture_that_comes_in_pieces() -> None:

@@ -14,7 +14,6 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from anyio.abc import ByteSendStream, SocketAttribute
-from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.file import FileStreamAttribute
 from links import Link, checked, error_in_thread, open_link
 from oracle import message
@@ -53,18 +52,6 @@ class TestWrappers:
             assert await theirs.receive(max_bytes=100) == b"named"
             await whole_sender(_Foreign(ours)).send(item=b"this too")
             assert await theirs.receive(max_bytes=100) == b"this too"
-
-    async def test_buffered(self, pipe: Link) -> None:
-        async with pipe.receiver() as receiver, pipe.sender() as sender:
-            buffered = BufferedByteReceiveStream(receiver)
-            await sender.send(b"one\ntwo\nthree four")
-            assert await buffered.receive_until(b"\n", 100) == b"one"
-            assert await buffered.receive_exactly(4) == b"two\n"
-            assert await buffered.receive_exactly(5) == b"three"
-            await sender.aclose()
-            assert await buffered.receive() == b" four"
-            with pytest.raises(anyio.EndOfStream):
-                await buffered.receive()
 
     async def test_typed_attributes_of_a_pipe(self, pipe: Link) -> None:
         async with pipe.sender() as stream:

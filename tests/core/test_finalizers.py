@@ -15,8 +15,6 @@ from aiozerocopy._core.binding import PORTABLE
 
 pytestmark = linux_only  # the programs look into /proc
 every_loop = pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
-every_asyncio_loop = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-every_end = pytest.mark.parametrize("end", ["collection", "exit"])
 
 # What the programs below share.
 TOOLS = """
@@ -24,42 +22,11 @@ TOOLS = """
     BIG = 1 << 20
     signal.alarm(12)
 
-    def cycle(*objects):
-        "From here on only garbage refers to these."
-        try:
-            raise ValueError
-        except ValueError as error:
-            kept = error
-
-    def collect_each(make, look):
-        "Make garbage and look what a collection does; or leave it to the exit."
-        if sys.argv[2] == "exit":
-            make()
-        else:
-            for generation in range(3):
-                made = make()
-                gc.collect(generation)
-                look(*made)
-        print("ends")
-
     def until(condition):
         deadline = time.monotonic() + 5
         while not condition():
             assert time.monotonic() < deadline
             time.sleep(0.001)
-
-    def new_loop():
-        if sys.argv[1] == "asyncio":
-            return asyncio.new_event_loop()
-        import uvloop
-        return uvloop.new_event_loop()
-
-    def read_to_the_end(fd):
-        received = bytearray()
-        while piece := os.read(fd, BIG):
-            received += piece
-        os.close(fd)
-        return received
 
     def threads():
         return len(os.listdir("/proc/self/task"))
@@ -91,46 +58,6 @@ def lost(code: str, *arguments: str) -> tuple[str, str]:
 # ---- the garbage collector ----------------------------------------------------------
 
 
-@every_end
-@every_loop
-def test_stream_in_a_cycle(loop: str, end: str) -> None:
-    """It is warned of and closed, and what it had borrowed is given back."""
-    said, complained = lost(
-        """
-    async def use(near, write_fd, data):
-        writer = azc.open_writer(write_fd, peer="reads")
-        stream = azc.wrap_socket(near)
-        tickets = [await writer.put(data[0]), await stream.put(data[1])]
-        await begun(writer)
-        await begun(stream)
-        tickets.append(await writer.put(data[2], data[3]))
-        cycle(writer, stream, tickets)
-
-    def make():
-        read_fd, write_fd = os.pipe()
-        near, far = socket.socketpair()
-        data = [bytearray(b"x" * BIG) for _ in range(4)]
-        run(lambda: use(near, write_fd, data))
-        return read_fd, far.detach(), data
-
-    def look(read_fd, far_fd, data):
-        for each in data:
-            each.clear()
-        assert set(read_to_the_end(read_fd)) == set(b"x")
-        assert set(read_to_the_end(far_fd)) == set(b"x")
-        until(lambda: threads() == 1)
-
-    collect_each(make, look)
-    """,
-        loop,
-        end,
-    )
-    assert said == "ends\n"
-    if end == "collection":
-        assert complained.count("ResourceWarning: unclosed <SendStream") == 3
-        assert complained.count("ResourceWarning: unclosed <UnixStream") == 3
-
-
 @every_loop
 def test_published_frame_in_a_cycle(loop: str) -> None:
     """Its pin is released before the collector clears the memoryview that it pins.
@@ -147,76 +74,22 @@ def test_published_frame_in_a_cycle(loop: str) -> None:
         hub = Broadcast()
         hub.attach(stream, encode=lambda published: [view])
         await hub.publish(b"a frame")
-        cycle(hub, stream)
+        cycle = [hub, stream]
+        cycle.append(cycle)
 
-    def make():
+    for generation in range(3):
         near, far = socket.socketpair()
         data = bytearray(1000)
         run(lambda: use(near, data))
-        return data, far
-
-    def look(data, far):
+        gc.collect(generation)
         data.append(0)  # it is exported no more
         far.close()
-
-    collect_each(make, look)
+    print("ends")
     """,
         loop,
-        "collection",
     )
     assert said == "ends\n"
     assert "BufferError" not in complained
-
-
-@every_end
-@every_asyncio_loop
-def test_files_on_their_way_in_a_cycle(loop: str, end: str) -> None:
-    """To be sent, and come but not yet taken: all of them are closed."""
-    said, _ = lost(
-        """
-    def count():
-        return len(os.listdir("/proc/self/fd"))
-
-    async def use(loop, one, other):
-        ours, theirs = azc.wrap_socket(one), azc.wrap_socket(other)
-        tasks = [
-            loop.create_task(call) for call in (
-                ours.send(bytes(BIG)), ours.send_fds(b"never", [0, 1, 2]),
-                ours.receive_fds(100, 3),
-            )
-        ]
-        for task in tasks:
-            task._log_destroy_pending = False
-        await begun(ours)
-        while ours._out.stats().queued < 2 or not ours._in.stats().queued:
-            await asyncio.sleep(0)
-        return ours, theirs, tasks
-
-    def receive_without_the_loop(ours, theirs):
-        with socket.socket(fileno=os.dup(theirs.fileno())) as sock:
-            socket.send_fds(sock, [b"come"], [0, 1, 2])
-        until(lambda: ours._in.stats().bytes)
-
-    def make():
-        before = count()
-        loop = new_loop()
-        made = loop.run_until_complete(use(loop, *socket.socketpair()))
-        receive_without_the_loop(*made[:2])
-        assert count() >= before + 6
-        loop.close()
-        cycle(loop, *made)
-        return before,
-
-    def look(before):
-        until(lambda: threads() == 1 and count() == before)
-
-    new_loop().close()  # (uvloop opens fds for good)
-    collect_each(make, look)
-    """,
-        loop,
-        end,
-    )
-    assert said == "ends\n"
 
 
 # ---- threads, after the loop and at the end -----------------------------------------

@@ -119,49 +119,6 @@ class TestFork:
             loop,
         )
 
-    def test_child_exits_quietly_and_the_parent_goes_on(self) -> None:
-        said = scripts.run(
-            self.CHILD
-            + """
-    loop = asyncio.SelectorEventLoop()
-    reader, writer = azc.pipe(1 << 16)
-    data = bytes(1 << 20)
-
-    async def use():
-        ticket = await writer.put(data)
-        await begun(writer)
-        return ticket
-
-    ticket = loop.run_until_complete(use())
-    pid = fork()
-    if pid == 0:
-        async def anew():
-            reader, writer = azc.pipe(1 << 16)
-            async with reader, writer, anyio.create_task_group() as tasks:
-                tasks.start_soon(writer.send, data)
-                copy = bytearray(len(data))
-                await reader.receive_exactly(copy)
-                assert copy == data
-            print("child works", flush=True)
-        asyncio.run(anew())
-        warnings.filterwarnings("ignore", "unclosed (event loop|<socket)")
-        sys.exit(0)
-    assert ends_well(pid)
-
-    async def finish():
-        copy = bytearray(len(data))
-        await reader.receive_exactly(copy)
-        await ticket
-        await writer.aclose()
-        await reader.aclose()
-        print("parent works")
-
-    loop.run_until_complete(finish())
-    loop.close()
-    """
-        )
-        assert said == "child works\nparent works\n"
-
 
 @pytest.mark.anyio
 class TestNumbers:

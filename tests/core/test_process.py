@@ -15,7 +15,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 import scripts
-from links import begun, everything, fork, is_gone, linux_only, meanwhile, others_wait
+from links import begun, everything, is_gone, linux_only, meanwhile, others_wait
 
 import aiozerocopy as azc
 from aiozerocopy import process as module
@@ -40,19 +40,6 @@ def patient_errors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- pipes ---------------------------------------------------------------------
-
-
-@pytest.mark.every_loop
-async def test_through_a_child() -> None:
-    async with azc.open_process(["cat"], stdout=True) as child:
-        assert child.stdin
-        assert child.returncode is None
-        await child.stdin.send(b"hello")
-        await child.stdin.aclose()
-        assert await everything(child.stdout) == b"hello"
-        assert await child.wait() == 0
-    assert child.returncode == 0
-    assert is_gone(child.pid)
 
 
 async def test_what_was_put_is_sent_before_the_end(tmp_path: Path) -> None:
@@ -308,25 +295,6 @@ async def test_broken_stream_tells_why() -> None:
 
 
 @pytest.mark.every_loop
-async def test_every_waiting_sender_is_told() -> None:
-    errors: list[azc.StreamBroken] = []
-
-    async def send(stream: azc.SendStream) -> None:
-        with pytest.raises(azc.StreamBroken) as caught:
-            await stream.send(bytes(4 * MEBIBYTE))
-        errors.append(caught.value)
-
-    async with azc.open_process(["sleep", "60"]) as child:
-        assert child.stdin
-        async with anyio.create_task_group() as tasks:
-            for _ in range(3):
-                tasks.start_soon(send, child.stdin)
-            await begun(child.stdin, 3)
-            child.kill()
-    assert [error.returncode for error in errors] == [-signal.SIGKILL] * 3
-
-
-@pytest.mark.every_loop
 async def test_child_closes_stdin_and_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiozerocopy._process.child.LAST_WORDS", 0.01)
     script = "exec <&-; echo words >&2; echo ready; exec sleep 60"
@@ -458,20 +426,6 @@ async def test_abort() -> None:
         await ticket
     child.abort()
     await child.aclose()
-
-
-async def test_abort_in_a_forked_child_is_not_ours() -> None:
-    async with azc.open_process(["cat"], stdout=True) as child:
-        pid = fork()
-        if not pid:
-            child.abort()
-            os._exit(0)
-        os.waitpid(pid, 0)  # noqa: ASYNC222 - it ends at once
-        assert child.stdin
-        await child.stdin.send(b"hello")
-        assert child.stdout
-        assert await child.stdout.receive() == b"hello"
-        await child.stdin.aclose()
 
 
 @pytest.mark.every_loop

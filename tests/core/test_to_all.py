@@ -25,45 +25,6 @@ pytestmark = pytest.mark.anyio
 BIG = 1 << 20  # more than a socket pair takes by itself
 
 
-async def test_memory_is_given_back_and_that_of_the_copy_is_kept() -> None:
-    """The first has begun and goes on from a copy; the second becomes another."""
-    near, far = azc.socketpair()
-    async with near, far:
-        port = near._enter().port
-        wanted = payload(1, BIG).tobytes() + payload(3, BIG).tobytes()
-        old = [bytearray(payload(number, BIG)) for number in (1, 2)]
-        channels, seat = [near._out], Seat()
-
-        def queue(data: bytearray) -> tuple[Shared, Operation]:
-            near._out.bind_port(port, near._budget)
-            message = Shared([data])
-            seat.take(near._out)
-            operation = Row([seat]).send(range(1), port, message, 0)[0]
-            assert operation is not None
-            return message, operation
-
-        first, begun = queue(old[0])
-        second, waits = queue(old[1])
-        copy = Shared([first.copied()])
-        move_to_copy(channels, port, [begun], copy, None)
-        newer = Shared([bytearray(payload(3, BIG))])
-        move_to_copy(channels, port, [waits], None, newer)
-        assert (begun.is_newer, waits.is_newer) == (False, True)
-        await until(lambda: len(begun.views) == 1)
-        del first, second, copy, newer
-        gc.collect()
-        for data in old:
-            poison(data)
-            data.append(0)  # it is exported no more
-        others = [bytearray(BIG) for _ in range(8)]  # take what was freed
-        received = bytearray(2 * BIG)
-        await far.receive_exactly(received)
-        assert_same(received, wanted)
-        await until(lambda: begun.done and waits.done)
-        assert (begun.status, waits.status) == (0, 0)
-        del others
-
-
 class Pairs:
     """Socket pairs, of which our ends have an operation ready and are in one row."""
 
@@ -193,26 +154,42 @@ class TestSend:
         assert begun.status == 0
 
 
+def have(operations: list[Operation], views: list[Any]) -> bool:
+    return all(each.views == views for each in operations)
+
+
 class TestMove:
-    async def test_what_has_not_begun_goes_on_from_a_copy(self, pairs: Pairs) -> None:
-        """It was another message once."""
-        pairs.queued(first := Shared([bytes(4 * BIG)]))
-        waiting = pairs.queued(message := Shared([bytearray(b"old")]))
+    async def test_all_goes_on_from_copies(self, pairs: Pairs) -> None:
+        """What has begun, and what has not; that was another message once."""
+        data = [bytearray(payload(1, 4 * BIG)), bytearray(b"old")]
+        wanted = payload(1, 4 * BIG).tobytes() + b"newer"
+        begun = pairs.queued(first := Shared([data[0]]))
+        waiting = pairs.queued(Shared([data[1]]))
+        copies = [Shared([first.copied()])]
+        move_to_copy(pairs.channels, pairs.port, begun, copies[0], None)
+        assert [each.is_newer for each in begun] == [False] * 3
         newer = Shared([b"", b"newer"])
         assert len(newer.vec) == 1
         move_to_copy(pairs.channels, pairs.port, waiting, None, newer)
         assert [each.is_newer for each in waiting] == [True] * 3
         assert [each.total for each in waiting] == [5] * 3
         assert [each.views for each in waiting] == [[newer.pins]] * 3
-        copy = Shared([newer.copied()])
-        move_to_copy(pairs.channels, pairs.port, waiting, copy, None)
-        await until(lambda: all(each.views == [copy.pins] for each in waiting))
+        copies.append(Shared([newer.copied()]))
+        move_to_copy(pairs.channels, pairs.port, waiting, copies[1], None)
+        for operations, copy in zip((begun, waiting), copies, strict=True):
+            await until(partial(have, operations, [copy.pins]))
         assert [each.is_newer for each in waiting] == [False] * 3
-        received = bytearray(first.nbytes + 5)
+        copies.clear()
+        del first, newer, copy
+        gc.collect()
+        for each in data:
+            poison(each)
+            each.append(0)  # it is exported no more
+        _others = [bytearray(4 * BIG) for _ in range(4)]  # take what was freed
+        received = bytearray(len(wanted))
         for far in pairs.far:
             await far.receive_exactly(received)
-            assert received[-5:] == b"newer"
-        del message
+            assert_same(received, wanted)
 
     async def test_interrupted_what_each_carries_is_noted(
         self, pairs: Pairs, monkeypatch: pytest.MonkeyPatch

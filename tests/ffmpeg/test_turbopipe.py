@@ -206,16 +206,6 @@ class TestReaderDeath:
 
 
 class TestFds:
-    def test_non_blocking_is_written_in_full(self, pipe: Pipe) -> None:
-        os.set_blocking(pipe.w, False)
-        data = noise()
-        pipe.start_reading()
-        turbopipe.pipe(data, pipe.w)
-        turbopipe.pipe(data, pipe.w)
-        turbopipe.sync(data)
-        assert not os.get_blocking(pipe.w)
-        assert pipe.all() == data * 2
-
     def test_number_given_to_another_file_takes_nothing_along(
         self, pipe: Pipe, tmp_path: Path
     ) -> None:
@@ -256,17 +246,6 @@ class TestWaiting:
                 print(error.total)
         """
         assert scripts.run(code) == f"interrupted\n{5 << 20}\n"
-
-    def test_queue_of_an_fd_is_bounded(self, pipe: Pipe) -> None:
-        data, count = noise(), _DEPTH + 5
-
-        def fill() -> None:
-            for _ in range(count):
-                turbopipe.pipe(data, pipe.w)
-
-        thread = waiting(fill)
-        assert all(pipe.reader.read(BIG) == data for _ in range(count))
-        thread.join()
 
     def test_stalled_fd_delays_no_other(self, pipes: Callable[[], Pipe]) -> None:
         """Its reader's death wakes the thread that waits for room."""

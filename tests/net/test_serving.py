@@ -262,17 +262,6 @@ async def test_block_that_fails_cancels_the_handlers() -> None:
 
 
 @pytest.mark.every_loop
-async def test_block_that_is_cancelled() -> None:
-    with anyio.CancelScope() as scope:
-        async with azc.serve_tcp(echo) as server, connect(server) as stream:
-            await ask(stream, b"hello")
-            scope.cancel()
-            await anyio.sleep_forever()
-    assert scope.cancelled_caught
-    assert server.connections == 0
-
-
-@pytest.mark.every_loop
 async def test_aclose_that_is_cancelled_cancels_the_handlers() -> None:
     async with served(echo) as (server, stream):
         await ask(stream, b"hello")

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import trustme
 from ffmpegs import FOUND
-from links import BIG, begun, cut_short
+from links import BIG, begun, cut_short, until
 from rings import opened
 from xserver import x_server
 
@@ -115,7 +115,14 @@ async def sockets(_: Path) -> AsyncIterator[Any]:
     one, other = azc.socketpair()
     await one.send_fds(b"with a file", [0])
     await one.put(bytearray(BIG))
-    yield one, other, await one.put(b"behind")
+    calls = [one.send_fds(b"never", [0]), one.receive_fds(100, 1)]
+    for call in calls:
+        call.send(None)
+    await other.send_fds(b"not yet taken", [0])
+    await until(lambda: one.stats.bytes_received)
+    yield one, other, await one.put(b"behind"), calls
+    for call in calls:
+        call.close()
     await one.aclose(linger=0)
     await other.aclose()
 

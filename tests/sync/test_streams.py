@@ -258,32 +258,6 @@ class TestFailures:
 
 
 class TestThreads:
-    @pytest.mark.parametrize("kind", EACH_WAY)
-    def test_share_a_stream(self, kind: str, tmp_path: Path) -> None:
-        each, threads = 40, 4
-        with open_link(kind, tmp_path) as link, reading(link) as (reader, checker):
-            reader.start()
-            with sender(link) as stream:
-
-                def feed(number: int) -> None:
-                    tickets = []
-                    for sequence in range(each):
-                        size = (50, 5000, 200_000)[sequence % 3]
-                        data = message(number, sequence, size)
-                        if sequence % 4:
-                            stream.send(data)
-                            poison(data)
-                        else:
-                            tickets.append((stream.put(data), data))
-                    for ticket, data in reversed(tickets):
-                        ticket.wait()
-                        data.clear()
-
-                ends = [in_thread(feed, number) for number in range(threads)]
-                for thread in ends:
-                    thread.join()
-        assert checker.counts == dict.fromkeys(range(threads), each)
-
     def test_one_that_receives_wakes_one_that_sends(self) -> None:
         one, other = sync.socketpair()
         with one, other:
@@ -335,25 +309,6 @@ async def calls_back(writer: sync.SendStream) -> None:
 
 
 class TestCtrlC:
-    def test_ends_a_send_as_a_cancel_does(self) -> None:
-        code = """
-            from aiozerocopy import sync
-            reader, writer = sync.pipe()
-            data = bytearray(b"1" * (5 << 20))
-            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
-            try:
-                writer.send(data)
-            except KeyboardInterrupt:
-                data[:] = bytes(len(data))
-                data.clear()
-            writer.put(b"2")
-            threading.Thread(target=writer.close).start()
-            with reader:
-                got = b"".join(reader)
-            print(got.count(b"1"), got[-1:], len(got))
-        """
-        assert scripts.run(code) == f"{5 << 20} b'2' {(5 << 20) + 1}\n"
-
     def test_ends_a_receive_which_loses_nothing(self) -> None:
         code = """
             from aiozerocopy import sync

@@ -51,14 +51,6 @@ async def test_a_cancelled_sendfile_completes_first(end: End, film: Path) -> Non
     assert await end.read(BIG) == FILM
 
 
-async def test_sendfile_of_a_part(end: End, film: Path) -> None:
-    with film.open("rb") as file:
-        assert await azt.sendfile(end.transport, file, 100, 50) == 50
-        assert file.tell() == 150
-        assert await azt.sendfile(end.transport, file, 2 * BIG) == 0
-    assert await end.read(50) == FILM[100:150]
-
-
 async def test_sendfile_of_memory(end: End) -> None:
     data = bytes(payload(2, BIG))
     reading = asyncio.ensure_future(end.read(BIG - 10))
@@ -66,17 +58,6 @@ async def test_sendfile_of_memory(end: End) -> None:
         await azt.sendfile(end.transport, io.BytesIO(data), fallback=False)
     assert await azt.sendfile(end.transport, io.BytesIO(data), 10) == BIG - 10
     assert await reading == data[10:]
-
-
-@both_loops
-async def test_the_peer_leaves_during_sendfile(end: End, film: Path) -> None:
-    with film.open("rb") as file:
-        sending = asyncio.ensure_future(azt.sendfile(end.transport, file))
-        await end.read(10)
-        end.peer.close()
-        with pytest.raises(ConnectionError):
-            await sending
-    await end.protocol.lost
 
 
 async def test_sendfile_refuses(end: End, film: Path) -> None:

@@ -1,7 +1,6 @@
 """`new_event_loop` and `install`: programs of asyncio on this package's transports."""
 
 import asyncio
-import ssl
 import sys
 from functools import partial
 from pathlib import Path
@@ -95,27 +94,6 @@ async def test_streams(kind: Kind, over: str, module: Any, tmp_path: Path) -> No
     await server.wait_closed()
 
 
-async def test_stream_that_begins_tls_later(tls: Contexts) -> None:
-    if sys.version_info < (3, 11):
-        pytest.skip("StreamWriter.start_tls came with Python 3.11")
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert await reader.readline() == b"STARTTLS\n"
-        writer.write(b"go\n")
-        await writer.start_tls(tls[0])
-        await echo(reader, writer)
-
-    server = await asyncio.start_server(serve, HOST, 0)
-    port = server.sockets[0].getsockname()[1]
-    reader, writer = await asyncio.open_connection(HOST, port)
-    writer.write(b"STARTTLS\n")
-    assert await reader.readline() == b"go\n"
-    await writer.start_tls(tls[1], server_hostname="localhost")
-    await ask((reader, writer), TLSTransport)
-    server.close()
-    await server.wait_closed()
-
-
 async def test_methods_of_the_loop_are_ours() -> None:
     loop = asyncio.get_running_loop()
     names = {name for name in vars(azc.transport) if hasattr(loop, name)}
@@ -140,17 +118,6 @@ async def test_sendfile(kind: Kind, tmp_path: Path) -> None:
     transport.close()
     await until(notes.is_lost)
     assert_same(notes.data, payload(1, BIG)[1000 : 1000 + BIG // 2])
-    server.close()
-    await server.wait_closed()
-
-
-async def test_handshake_that_fails_is_the_clients_error(tls: Contexts) -> None:
-    server = await asyncio.start_server(echo, HOST, 0, ssl=tls[0])
-    port = server.sockets[0].getsockname()[1]
-    with pytest.raises(ssl.SSLCertVerificationError):
-        await asyncio.open_connection(HOST, port, ssl=True)
-    streams = await asyncio.open_connection(HOST, port, ssl=tls[1])
-    await ask(streams, TLSTransport)  # and the server goes on
     server.close()
     await server.wait_closed()
 

@@ -566,15 +566,6 @@ async def test_protocol_has_a_context_of_its_own() -> None:
     ]
 
 
-async def test_a_server_over_a_given_socket() -> None:
-    sock = socket.socket()
-    sock.bind((HOST, 0))
-    async with await azt.create_server(Recorder, sock=sock) as server:
-        await leave(await client_of(server))
-        assert server.sockets[0].fileno() == sock.fileno()
-    assert sock.fileno() == -1
-
-
 @both_loops
 async def test_unix(tmp_path: Path) -> None:
     path = tmp_path / "socket"
