@@ -22,6 +22,8 @@ typedef struct attribute {
 
 static attribute obj, nbytes, itemsize;
 static PyObject *nothing; /* no bytes */
+/* (interned: each new string for a name would stay in Python's cache of methods) */
+static PyObject *pop_name, *release_name;
 
 static bool find(attribute *it, const char *name) {
     PyObject *type = (PyObject *)&PyMemoryView_Type;
@@ -215,9 +217,9 @@ static bool is_pin(PyObject *view) {
 /* (Without the GIL another thread's memoryview would not end with its last reference.) */
 static PyObject *unpin(PyObject *release, PyObject *views) {
     PyObject *view;
-    for (; (view = PyObject_CallMethod(views, "pop", NULL)); PyErr_Clear()) {
+    for (; (view = PyObject_CallMethodObjArgs(views, pop_name, NULL)); PyErr_Clear()) {
         if (PyMemoryView_Check(view))
-            Py_DecRef(PyObject_CallMethod(view, "release", NULL));
+            Py_DecRef(PyObject_CallMethodObjArgs(view, release_name, NULL));
         else if (is_pin(view))
             Py_DecRef(PyObject_CallFunctionObjArgs(release, view, NULL));
         Py_DecRef(view);
@@ -238,8 +240,10 @@ void *azc_messages(void *steady, void *release) {
         {"unpin", unpin, METH_O, NULL},
     };
     nothing = PyBytes_FromStringAndSize(NULL, 0);
-    if (!nothing || !find(&obj, "obj") || !find(&nbytes, "nbytes") ||
-        !find(&itemsize, "itemsize"))
+    pop_name = PyUnicode_InternFromString("pop");
+    release_name = PyUnicode_InternFromString("release");
+    if (!nothing || !pop_name || !release_name || !find(&obj, "obj") ||
+        !find(&nbytes, "nbytes") || !find(&itemsize, "itemsize"))
         return NULL;
     return Py_BuildValue("(NNNN)", PyCFunction_NewEx(&methods[0], steady, NULL),
                          PyCFunction_NewEx(&methods[1], steady, NULL),

@@ -2,6 +2,7 @@
 
 Nothing is memory, fds, threads, children, tasks, and entries in the loop's selector;
 and the garbage collector is off, but for the one collection that finds a cycle.
+What is too small for that, or known to nobody, shows if it happens again and again.
 
 The lists come from the package itself: a test fails if a class is in no scene of
 support/things.py, or a coroutine has no case here.  A case makes all that its call
@@ -18,11 +19,14 @@ import gc
 import importlib
 import inspect
 import itertools
+import logging
 import os
 import pkgutil
 import sys
+import sysconfig
+import tempfile
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType
@@ -35,8 +39,8 @@ import fork_world
 import gl_scene
 import pytest
 from interruption import Interruption, Lines, Place, hit_each_line, run_on
-from inventory import nothing_left
-from links import cancelled_at, linux_only
+from inventory import memory_in_use, nothing_left
+from links import BIG, cancelled_at, linux_only
 from rings import SMALL, connected, filled, opened, ring_pair
 from things import (
     HOLD_NOTHING,
@@ -52,6 +56,8 @@ from xserver import x_server
 
 import aiozerocopy as azc
 from aiozerocopy import capture, ffmpeg, gl, shm, testing
+from aiozerocopy._core import borrows
+from aiozerocopy._core.binding import ffi, lib
 from aiozerocopy.ffmpeg import binary
 from aiozerocopy.gl import _readback
 
@@ -663,3 +669,85 @@ async def test_nothing_is_left(name: str, end: Any, tmp_path: Path) -> None:
     assert not (said and end is close)
     for words in WARNS[name] if end is drop else ():
         assert words in "; ".join(said)
+
+
+# ---- again and again ----------------------------------------------------------------
+
+ROUNDS = 20  # of which the least that is in use is compared
+TRIES = 6  # (a cache fills; a leak goes on)
+LEAST = {"blocks": 0.7, "bytes": 150}  # of a leak, a round
+
+
+async def grown(play: Callable[[Path], Awaitable[object]]) -> dict[str, float]:
+    """What is in use more after each round, whatever was tried; caches fill first."""
+
+    async def least() -> dict[str, int]:
+        used = []
+        for _ in range(ROUNDS):
+            with tempfile.TemporaryDirectory() as folder:
+                await play(Path(folder))
+            for _ in range(2):
+                gc.collect()
+                borrows.sweep()
+                await anyio.sleep(0.002)
+            used.append(memory_in_use())
+        return {what: min(each[what] for each in used) for what in used[0]}
+
+    before = await least()
+    for _ in range(TRIES):
+        now = await least()
+        growth = {it: (now[it] - before[it]) / ROUNDS for it in now}
+        growth = {it: n for it, n in growth.items() if n >= LEAST[it]}
+        if not growth:
+            break
+        before = now
+    return growth
+
+
+@pytest.fixture
+def unseen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nobody keeps what is logged or warned of."""
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="threads keep blocks"
+)
+@pytest.mark.usefixtures("unseen")
+@pytest.mark.parametrize("end", [close, lose])
+@pytest.mark.parametrize("name", SCENES)
+async def test_no_memory_is_left_of_many(name: str, end: Any) -> None:
+    if end.__name__ in NEVER[name]:
+        pytest.skip("not an end of these")
+    assert not await grown(lambda folder: end(SCENES[name](folder), []))
+
+
+@pytest.mark.usefixtures("unseen")
+@pytest.mark.parametrize("leak", ["object", "buffer", "operation"])
+async def test_memory_that_is_left_is_found(leak: str) -> None:
+    """The negative control: one of them in each round."""
+    what = "blocks" if leak == "object" else "bytes"
+    if what not in memory_in_use():
+        pytest.skip("this C library does not tell")
+    kept: list[object] = []
+    reader, writer = azc.pipe(4096)
+    writer._enter()
+    port = writer._waiter.port  # type: ignore[union-attr]
+    data = bytes(BIG)
+
+    async def play(folder: Path) -> None:
+        await close(SCENES["pipe"](folder), [])
+        if leak == "operation":  # one of C's, of which Python knows nothing
+            vec = ffi.new("struct iovec *", (ffi.from_buffer(data), BIG))
+            lib.azc_sendv(writer._out.id, port.id, 1 << 60, vec, 1, ffi.NULL, 0, 0)
+        else:
+            kept.append(object() if leak == "object" else bytearray(4096))
+
+    found = await grown(play)
+    writer.abort()
+    reader.abort()
+    assert what in found

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -129,3 +131,20 @@ def held() -> list[Any]:
     """
     lists = list(borrows.borrowed.values())
     return [view for views in lists for view in views if view is not None]
+
+
+class _Mallinfo(ctypes.Structure):
+    _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks cost"
+    _fields_ = [(name, ctypes.c_size_t) for name in _names.split()]
+
+
+def memory_in_use() -> dict[str, int]:
+    """Python's blocks, and where glibc counts them, the bytes that malloc has given."""
+    # (the cache of methods keeps strings until it is full, which takes long)
+    getattr(sys, "_clear_internal_caches", sys._clear_type_cache)()
+    gc.collect()
+    used = {"blocks": sys.getallocatedblocks()}
+    if ask := getattr(ctypes.CDLL(None), "mallinfo2", None):
+        ask.restype = _Mallinfo
+        used["bytes"] = (info := ask()).uordblks + info.hblkhd
+    return used

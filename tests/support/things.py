@@ -228,7 +228,7 @@ async def broadcast_without_a_block(_: Path) -> AsyncIterator[Any]:
     client = hub.attach(near)
     await hub.publish(np.ones(BIG, "u1"))
     yield hub, client, near, far
-    await hub.aclose()
+    await hub.aclose(0)
     far.abort()
     near.abort()
 
