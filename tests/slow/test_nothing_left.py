@@ -705,12 +705,13 @@ async def grown(play: Callable[[Path], Awaitable[object]]) -> dict[str, float]:
 
 
 @pytest.fixture
-def unseen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def unseen() -> Iterator[None]:
     """Nobody keeps what is logged or warned of."""
-    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
+    logging.disable(logging.CRITICAL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.timeout(120)
