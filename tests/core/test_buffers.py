@@ -133,18 +133,6 @@ async def test_kinds(pipe: Link, kind: str) -> None:
     assert_same(received, sent() * len(SENDS))
 
 
-@pytest.mark.parametrize("kind", ["f", "d", "H"])
-async def test_view_through_a_clogged_link(link: Link, kind: Any) -> None:
-    """The rest of it is counted in bytes, not in its elements."""
-    data = memoryview(bytes(payload(1, BIG)))
-    async with (
-        collected(link) as (stream, reader, received),
-        stuck(stream, data.cast(kind)),
-    ):
-        reader.start()
-    assert_same(received, data)
-
-
 @pytest.mark.parametrize("call", ["pieces", "send_many"])
 async def test_more_pieces_than_one_system_call_takes(link: Link, call: str) -> None:
     pieces = [bytearray(payload(n, 1 + n % 50)) for n in range(5_000)]

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import random
 import re
 import signal
 import socket
@@ -733,40 +732,3 @@ async def test_from_and_to_tls(
             assert await relay == len(DATA)
             assert relay.lane == "copy"
     assert_same(copy.read_bytes(), DATA)
-
-
-# ---- many, and at random -----------------------------------------------------------
-
-
-KINDS_AT_RANDOM = ("pipe", "unix")
-
-
-@pytest.mark.parametrize(
-    ("seed", "anyio_backend"),
-    [(seed, ("asyncio", "uvloop", "trio")[seed % 3]) for seed in range(40)],
-    indirect=["anyio_backend"],
-)
-async def test_stopped_at_random(seed: int) -> None:
-    """Relay, stop it, receive a little, relay again: the order is never lost."""
-    chance = random.Random(seed)
-    source, feeder = ends(chance.choice(KINDS_AT_RANDOM))
-    reader, sink = ends(chance.choice(KINDS_AT_RANDOM))
-    got = bytearray()
-    async with source, feeder, reader, sink, meanwhile(_send_and_close, feeder):
-        while len(got) < len(DATA):
-            if chance.random() < 0.3:
-                got += await source.receive(chance.randint(1, 100_000))
-                continue
-            relay = azc.relay(source, sink, chance.randint(1, 2_000_000))
-            arrived = bytearray()
-            async with cut_short(_collect, reader, arrived, chance.randint(1, 1 << 20)):
-                with anyio.move_on_after(chance.choice((0, 0.0005, 0.002, 0.02))):
-                    await relay
-            arrived += await _exactly(reader, relay.taken - len(arrived))
-            got += arrived
-    assert_same(got, DATA)
-
-
-async def _collect(stream: ReceiveStream, into: bytearray, most: int) -> None:
-    while len(into) < most:
-        into += await stream.receive(most - len(into))

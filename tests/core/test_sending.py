@@ -21,7 +21,6 @@ from links import (
     checked,
     collected,
     cut_short,
-    meanwhile,
     open_link,
     reading,
     stuck,
@@ -30,7 +29,7 @@ from links import (
     wait_for,
 )
 from live import Live
-from oracle import Checker, message
+from oracle import message
 
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
@@ -142,18 +141,6 @@ async def test_one_that_waits_for_room_is_in_progress(link: Link) -> None:
         await stream.aclose(linger=0)
 
 
-@pytest.mark.every_loop
-async def test_one_that_was_cancelled_is_over(link: Link) -> None:
-    async with checked(link, {1: 2}, concurrent="raise") as (stream, reader):
-        async with cut_short(stream.send, message(1, 0, BIG)):
-            await begun(stream)
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            await stream.send(b"never" * BIG)
-        async with meanwhile(stream.send, message(1, 1, 10)):
-            reader.start()
-
-
 async def test_a_relay_is_a_sender(link: Link) -> None:
     source, feed = azc.pipe()
     async with source, feed, link.sender(concurrent="raise") as sink:
@@ -175,21 +162,6 @@ async def test_a_relay_is_a_sender(link: Link) -> None:
             with pytest.raises(anyio.BusyResourceError):
                 await azc.relay(source, sink)
         await sink.aclose(linger=0)
-
-
-@pytest.mark.every_loop
-async def test_closing_waits_for_who_is_sending(link: Link) -> None:
-    checker = Checker()
-    async with reading(link, checker.feed, start=False) as reader:
-        stream = link.sender(concurrent="raise")
-        async with anyio.create_task_group() as tasks:
-            sending = attempt(tasks, stream.send, message(1, 0, BIG))
-            await begun(stream)
-            tasks.start_soon(stream.aclose)
-            reader.start()
-        assert sending.error is None
-    checker.finish()
-    assert checker.counts == {1: 1}
 
 
 async def test_every_opener_takes_it(tmp_path: Path) -> None:

@@ -577,23 +577,6 @@ async def test_slow_encoder_at_the_end_of_the_broadcast() -> None:
     assert len(encode.begun) <= 2
 
 
-@pytest.mark.every_loop
-async def test_slow_encoder_that_is_cancelled_with_its_hub() -> None:
-    encode = SlowEncoder()
-    near, far = azc.socketpair()
-    async with near, far, anyio.create_task_group() as tasks:
-        with anyio.CancelScope() as scope:
-            async with Broadcast() as hub:
-                client = hub.attach(near, encode=encode)
-                watching = attempt(tasks, client.wait_closed)
-                await hub.publish(picture(1))
-                await until(lambda: encode.begun)
-                scope.cancel()
-                await anyio.sleep_forever()
-        await until(lambda: watching.done)
-    assert hub.clients == ()
-
-
 async def test_slow_encoder_needs_the_block_of_the_hub(studio: Studio) -> None:
     near, far = azc.socketpair()
     async with near, far:
