@@ -56,7 +56,7 @@ MAX_HEADER = 16 << 10  # bytes of a request's line and headers
 MAX_LINES = 100  # of these; each takes its time
 HEADER_SECONDS = 5.0  # from a request's first byte to the end of its headers
 IDLE_SECONDS = 30.0  # without a request
-GOODBYE_SECONDS = 1.0  # that a refused client has to read why
+GOODBYE_SECONDS = 1.0  # that a client has to read why it is the end
 GOODBYE_BYTES = 256 << 10  # that it may still send meanwhile
 UNSENT = 32 << 10  # bytes that the kernel takes for a viewer before it sends them
 UNREAD = 256 << 10  # and in all, for one that cannot acknowledge what it has read
@@ -115,7 +115,7 @@ class HttpConnection:
         self._latest = guest.since + ADMISSION_SECONDS  # for the first request
         self._unread = bytearray()
         self._is_answered = False  # (also for a silent client, which may be refused)
-        self._is_last = False  # the connection ends after this answer
+        self._is_last = self._has_websocket = False  # the connection then ends
         self._is_head = False
         self._version = "1.1"
         self._on_answer = on_answer
@@ -239,7 +239,13 @@ class HttpConnection:
         self._is_last = True
         await self._send(101, headers)
         self._buffer_little()
+        self._has_websocket = True
         return WebSocket(self.stream, bytes(self._unread))
+
+    async def part(self) -> None:
+        """End what was answered, if it was a WebSocket."""
+        if self._has_websocket:
+            await self._say_goodbye()
 
     def _buffer_little(self) -> None:
         """Let the kernel keep little: what waits there is late for a slow viewer."""

@@ -215,3 +215,4 @@ class WebServer(Service):
                 await self._download.send(http, request)
         else:
             await self._site.answer(http, request)
+            await http.part()

@@ -10,14 +10,7 @@ import anyio.lowlevel
 import pytest
 from answering import Answering
 from gates import Gate
-from links import (
-    Link,
-    attempting,
-    cancelled_at,
-    open_link,
-    open_unread,
-    others_wait,
-)
+from links import Link, attempting, cancelled_at, open_link, open_unread, others_wait
 from oracle import payload
 
 import aiozerocopy as azc
@@ -122,9 +115,7 @@ async def test_what_came_before_comes_first(source: tuple[Link, bytes], n: int) 
         assert await pictures.rest() == data
 
 
-async def test_all_come_without_anybody_who_waits(
-    source: tuple[Link, bytes],
-) -> None:
+async def test_all_come_without_anybody_who_waits(source: tuple[Link, bytes]) -> None:
     link, data = source
     async with link.receiver() as stream:
         pictures = Pictures(stream)

@@ -321,11 +321,7 @@ class TestTakeBack:
 
     @pytest.mark.parametrize("came", [False, True])
     def test_what_a_call_is_using(
-        self,
-        pipe: Unread,
-        port: Port,
-        came: bool,
-        monkeypatch: pytest.MonkeyPatch,
+        self, pipe: Unread, port: Port, came: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its end may come just then."""
         operation, waited = Operation(port, [b"x"]), list[float]()

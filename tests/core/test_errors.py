@@ -296,9 +296,7 @@ ACTIONS = [
 FAILURES = (azc.StreamBroken, azc.StreamClosed, OSError, BufferError, TruncatedFrame)
 
 
-async def called(
-    action: Callable[[], Awaitable[None]],
-) -> weakref.ReferenceType[Local]:
+async def called(action: Callable[[], Awaitable[None]]) -> weakref.ReferenceType[Local]:
     local = Local()
     try:
         await action()

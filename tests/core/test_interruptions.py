@@ -37,15 +37,7 @@ from interruption import (
     open_fds,
     run_on,
 )
-from links import (
-    BIG,
-    Link,
-    PlainReader,
-    linux_only,
-    open_link,
-    others_wait,
-    until,
-)
+from links import BIG, Link, PlainReader, linux_only, open_link, others_wait, until
 from live import Live
 from oracle import CANARY, HEADER, Checker, message, payload, poison
 
@@ -182,10 +174,7 @@ class Case:
 
 
 async def be_hit(
-    case: Case,
-    kind: str,
-    folder: Path,
-    lines: Lines | Storm,
+    case: Case, kind: str, folder: Path, lines: Lines | Storm
 ) -> list[str]:
     """What there is to complain about."""
     fds = open_fds()

@@ -192,8 +192,7 @@ class TestLane:
         assert served == [lane, lane]
 
     @pytest.mark.parametrize(
-        ("given", "lane"),
-        [(None, "copy"), (64 << 10, "vmsplice"), (1 << 20, "copy")],
+        ("given", "lane"), [(None, "copy"), (64 << 10, "vmsplice"), (1 << 20, "copy")]
     )
     async def test_a_socket_lends_messages_longer_than_its_buffer(
         self, given: int | None, lane: str

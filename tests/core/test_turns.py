@@ -12,14 +12,14 @@ from interruption import LOOPS, Interruption, Lines, hit_each_line, run_on
 from links import linux_only
 
 import aiozerocopy as azc
+from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.change import Turns, in_turn
 from aiozerocopy._net.foreign_streams import WholeSender
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.ffmpeg.converters import SendingConverter
 from aiozerocopy.ffmpeg.layouts import Layout
-from aiozerocopy.shm import FanOut
 
-pytestmark = linux_only
+pytestmark = [linux_only, pytest.mark.skipif(PORTABLE, reason="it has no rings")]
 
 USING = "_net", "broadcast.hub", "ffmpeg.converters", "shm.fanout"
 ROOMS = ("_core.change", "_core.borrows", *USING)
@@ -52,7 +52,7 @@ USERS: dict[str, tuple[Callable[[], Any], str]] = {
     "a method": (Room, "send"),
     "foreign": (lambda: WholeSender(Room()), "send"),
     "hub": (Broadcast, "publish"),
-    "fanout": (FanOut, "send"),
+    "fanout": (lambda: azc.shm.FanOut(), "send"),
     "converter": (lambda: SendingConverter(cast("Any", Room()), LAYOUT), "put"),
 }
 

@@ -127,10 +127,7 @@ async def test_empty_file(film: Path) -> None:
 
 
 async def test_connection_goes_on_after_a_file(film: Path) -> None:
-    async with (
-        serving(film) as server,
-        connected(server) as stream,
-    ):
+    async with serving(film) as server, connected(server) as stream:
         for method in ("GET", "HEAD", "GET"):
             await stream.send(asking("/file", "Range: bytes=7-8", method=method))
         await stream.send(asking("/healthz", "Connection: close"))
@@ -154,10 +151,7 @@ async def test_over_tls(film: Path, tls: tuple[ssl.SSLContext, ssl.SSLContext]) 
 
 @pytest.mark.every_loop
 async def test_file_that_shrinks_ends_the_connection(film: Path) -> None:
-    async with (
-        serving(film) as server,
-        connected(server) as stream,
-    ):
+    async with serving(film) as server, connected(server) as stream:
         os.truncate(film, 1 << 30)
         await stream.send(asking("/file"))
         received = bytearray(await stream.receive())
@@ -182,10 +176,7 @@ async def test_file_that_is_gone(film: Path) -> None:
 @pytest.mark.every_loop
 async def test_client_that_takes_nothing_is_let_go(film: Path) -> None:
     os.truncate(film, 1 << 30)
-    async with (
-        serving(film, patience=0.5) as server,
-        connected(server) as stream,
-    ):
+    async with serving(film, patience=0.5) as server, connected(server) as stream:
         await stream.send(asking("/file", "Connection: close"))
         await until(lambda: server._server.connections == 1)
         await until(lambda: server._server.connections == 0)

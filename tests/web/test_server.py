@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import numpy as np
 import pytest
-from links import until
+from links import meanwhile, until
 from web_client import (
     KEY,
     Answer,
@@ -451,3 +451,18 @@ async def test_a_viewer_who_never_reads_tls_is_let_go(
             await stuck.send(upgrade("/raw"))
             await until(lambda: to.viewers == 2)
             await outlast(hub, good)
+
+
+async def test_the_end_of_who_is_not_heard_is_no_reset(
+    hub: Broadcast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A browser whose next word is refused would not read why the stream has ended."""
+    monkeypatch.setattr(
+        websocket.WebSocket, "wait_left", lambda _: anyio.sleep_forever()
+    )
+    async with web.serve(hub) as server, watching(server) as viewer:
+        await viewer.send(events.TextMessage("0"))
+        async with meanwhile(server.aclose):
+            assert await viewer.code() == 1001
+            assert not await rest(viewer.stream)
+            await viewer.stream.aclose()
