@@ -422,8 +422,8 @@ class TestProcesses:
                 pass
             print("here")
         """
-        process = scripts.start(code, warnings="ignore")
-        assert scripts.finish(process)[:2] == (0, "here\n")
+        done = scripts.finish(scripts.start(code, warnings="ignore"))
+        assert done[:2] == (0, "here\n"), done
 
 
 BUFFER = 8 * BIG
