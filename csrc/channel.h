@@ -77,7 +77,7 @@ struct azc_channel {
     bool in_caller;         /* it is made in a thread of the program's */
     azc_fds *fds;           /* that go with it, or come with it; or NULL */
     uint64_t wanted;        /* bytes that a receive needs; 0: what is there */
-    bool alone;             /* on one processor, so no peer sends meanwhile */
+    bool alone;             /* has one processor, which a peer here needs, too */
     int vain;               /* such receives in a row, IN_VAIN at most */
     unsigned extra_calls;   /* system calls after the first */
     int stopped_by;         /* the -errno that ended it after some bytes, or 0 */

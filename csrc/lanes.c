@@ -31,8 +31,9 @@ enum {
     FILE_CHUNK = 1 << 20,
     SOCKET_CHUNK = 1 << 20,
     READ_CHUNK = 256 << 10,
-    /* A receive that has begun asks once more for so many bytes that have come, or for
-     * so many if that is always in vain: then it costs a twentieth of the copy. */
+    /* A receive that has begun asks again: once for each 8 KiB that it has got, and where
+     * that was always in vain, once for each 32 KiB.  Those calls take a twentieth of the
+     * time of the copy. */
     ASKS_PER = 8 << 10,
     VAIN_ASKS_PER = 32 << 10,
     /* Bytes that a submitting thread may move itself. */
