@@ -1,6 +1,7 @@
 """One receive, step by step: what is borrowed, when it yields, and what is refused."""
 
 import errno
+import os
 import socket
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -141,3 +142,22 @@ class TestInterrupted:
         assert it.tries == 2
         memory.append(0)
         assert await ends.reader.receive() == b"abc"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="needs two processors")
+@pytest.mark.parametrize(("processors", "calls"), [(1, 2), (2, 14)])
+async def test_asks_again_only_where_the_peer_may_send_meanwhile(
+    processors: int, calls: int
+) -> None:
+    available = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, [*available][:processors])
+    try:
+        one, other = azc.socketpair()
+    finally:
+        os.sched_setaffinity(0, available)
+    async with one, other, anyio.create_task_group() as tasks:
+        await one.send(bytes(100_000))
+        tasks.start_soon(other.receive_exactly, bytearray(100_001))
+        await others_wait()
+        assert other.stats.receive_calls == calls
+        await one.send(b"1")
