@@ -19,6 +19,7 @@ exception from a signal handler in `Port.drain` loses nothing.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import itertools
 import select
@@ -39,6 +40,8 @@ _EVENTS = 64  # taken from a port in one call
 
 # By token: the views of memory that C has, or may have.
 borrowed: dict[int, list[Any]] = {}
+# (at exit, a system call that a peer holds up may still use some: never free that)
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(borrowed))
 _tokens = itertools.count(1)
 
 

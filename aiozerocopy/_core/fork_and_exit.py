@@ -8,12 +8,15 @@ counts the forks: it makes no call into C then, and takes no lock.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import os
+import threading
 import warnings
+from functools import partial
+from typing import Any
+
+import anyio
 
 from aiozerocopy._core.binding import lib
-from aiozerocopy._core.borrows import borrowed
 
 PATIENCE = 1.0  # seconds to wait at exit until no thread uses borrowed memory
 
@@ -37,9 +40,31 @@ class OfOneProcess:
         return self._generation != generation
 
 
+_ENDS = (
+    anyio.ClosedResourceError,
+    anyio.BrokenResourceError,
+    anyio.EndOfStream,
+    anyio.IncompleteRead,
+)
+
+
+def _hide_ends(hook: Any, args: threading.ExceptHookArgs) -> None:
+    """Say nothing of a daemon thread that ends since `stop` has closed its streams.
+
+    What it prints could meet the end of the interpreter, which aborts the process if
+    stderr is in use then.
+    """
+    error = args.exc_value
+    split = getattr(error, "split", None)  # of an exception group
+    if split(_ENDS)[1] if split else not isinstance(error, _ENDS):
+        hook(args)
+
+
 def stop() -> None:
     """Close every channel, and wait until no thread reads borrowed memory."""
     lost = lib.azc_unsent()
+    threading.excepthook = partial(_hide_ends, threading.excepthook)
+    lib.azc_stop(int(PATIENCE * 1000))
     if lost:
         warnings.warn(
             f"{lost:,} bytes were still queued at the end of the program and are "
@@ -47,9 +72,6 @@ def stop() -> None:
             ResourceWarning,
             stacklevel=1,
         )
-    lib.azc_stop(int(PATIENCE * 1000))
-    # A system call that a peer holds up may still use some: never free that.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(borrowed))
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -62,9 +62,7 @@ async def _go_on() -> None:
     """There is no other task that could run."""
 
 
-def _step(
-    coroutine: Coroutine[Any, Any, object],
-) -> tuple[BaseException | None, Any]:
+def _step(coroutine: Coroutine[Any, Any, object]) -> tuple[BaseException | None, Any]:
     """Go on; return how it ended, if it has, or else what it waits for.
 
     Its end must not go through a lock's ``with`` as an exception: Python 3.10 may raise

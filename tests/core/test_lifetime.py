@@ -306,7 +306,6 @@ SENDS = """
     stuck = threading.Event()
 
     async def main():  # WAIT
-        loop = asyncio.get_running_loop()
         task = asyncio.create_task(stream.send(data[0]))
         await begun(stream)
         print("stuck", flush=True)
@@ -314,20 +313,35 @@ SENDS = """
         stuck.set()
         await task
 
+    async def in_a_group():
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(main)
+
     {}
     """
 RUN = "asyncio.run(main())"
-IN_A_DAEMON = f"threading.Thread(target=lambda: {RUN}, daemon=True).start()"
+IN_A_DAEMON = """
+    thread = threading.Thread(target=run, args=({},), daemon=True)
+    thread.start()
+    stuck.wait()
+    late = thread.join
+"""
 ENDS = {
     "exit in a task": (5, SENDS.format("sys.exit(5)", RUN)),
-    "exit in a callback": (5, SENDS.format("loop.call_soon(sys.exit, 5)", RUN)),
-    "daemon with a loop": (0, SENDS.format("", f"{IN_A_DAEMON}; stuck.wait()")),
+    "exit in a callback": (
+        5,
+        SENDS.format("asyncio.get_running_loop().call_soon(sys.exit, 5)", RUN),
+    ),
+    "daemon with a loop": (0, SENDS.format("", IN_A_DAEMON.format("main"))),
+    "daemon with a group": (0, SENDS.format("", IN_A_DAEMON.format("in_a_group"))),
     "daemon that sends": (
         0,
         """
-    threading.Thread(  # WAIT
+    thread = threading.Thread(  # WAIT
         target=stream.send_from_thread, args=(data[0],), daemon=True
-    ).start()
+    )
+    thread.start()
+    late = thread.join
     asyncio.run(begun(stream))
     print("stuck", flush=True)
     """,
@@ -343,7 +357,10 @@ class TestExit:
     fd = int(sys.argv[2])
     stream = azc.open_writer(fd)
     data = [oracle.message(1, n, 1 << 20) for n in range(3)]
+    late = lambda: None
     """
+    # When all streams have been closed, since it was registered first.
+    BEFORE = "import atexit; atexit.register(lambda: late())"
 
     def _start(self, code: str, loop: str = "asyncio") -> tuple[bytes, int, str]:
         """Run a program that sends to a pipe: what arrived, its status, its words."""
@@ -353,6 +370,7 @@ class TestExit:
             loop,
             str(write_fd),
             warnings="default",
+            before=self.BEFORE,
             pass_fds=[write_fd],
         )
         os.close(write_fd)
@@ -394,6 +412,7 @@ class TestExit:
         assert status == expected
         assert 0 < len(received) < 1 << 20
         assert "Fatal" not in complained
+        assert status or "Exception" not in complained  # of a thread
 
 
 @pytest.mark.anyio
