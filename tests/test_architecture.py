@@ -279,9 +279,7 @@ def test_c_and_optional_packages_are_imported_where_they_are_used() -> None:
 # variable that has an exception beyond its handler is deleted at the end.
 
 # Where one is kept nevertheless, and why.
-MAY_KEEP: dict[str, str] = {
-    "commands.ending": "its program ends",
-}
+MAY_KEEP: dict[str, str] = {"commands.ending": "its program ends"}
 
 EXCEPTION = re.compile(r"\b(\w*(Error|Exception)|Stream(Broken|Closed)|ScreenLost)\b")
 FREE = {"__cause__"}  # (of an exception)

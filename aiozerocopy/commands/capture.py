@@ -11,13 +11,7 @@ from aiozerocopy import ffmpeg
 from aiozerocopy.capture import X11Screen
 from aiozerocopy.commands import ending
 from aiozerocopy.commands.film import pad_in_silence, quick_preset
-from aiozerocopy.commands.options import (
-    Parser,
-    add_film,
-    add_screen,
-    rate,
-    seconds,
-)
+from aiozerocopy.commands.options import Parser, add_film, add_screen, rate, seconds
 from aiozerocopy.commands.progress import counted
 from aiozerocopy.ffmpeg.codecs import QUALITIES
 

@@ -16,12 +16,7 @@ from aiozerocopy._core.errors import IncompleteReceive, StreamClosed
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
 from aiozerocopy._process.pipes import ChildPipes
 from aiozerocopy.ffmpeg import arguments
-from aiozerocopy.ffmpeg.binary import (
-    QUIETLY,
-    environment,
-    find_ffmpeg,
-    silence_told,
-)
+from aiozerocopy.ffmpeg.binary import QUIETLY, environment, find_ffmpeg, silence_told
 from aiozerocopy.ffmpeg.colours import Request, conversion_of
 from aiozerocopy.ffmpeg.converters import ReceivingConverter, let_go
 from aiozerocopy.ffmpeg.facts import Times, facts_in

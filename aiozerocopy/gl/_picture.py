@@ -93,11 +93,7 @@ class Slot:
     """One pixel-pack buffer, its fence, and the lease of its memory."""
 
     def __init__(
-        self,
-        functions: Functions,
-        nbytes: int,
-        persistent: bool,
-        change: RemoteChange,
+        self, functions: Functions, nbytes: int, persistent: bool, change: RemoteChange
     ) -> None:
         self._gl = functions
         self._change = weakref.ref(change)  # happens when its lease has ended

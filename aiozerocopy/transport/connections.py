@@ -17,12 +17,7 @@ from aiozerocopy._net.connecting import (
     look_up,
 )
 from aiozerocopy.transport.socket_transport import SocketTransport, transport_over
-from aiozerocopy.transport.tls import (
-    TLSProtocol,
-    TLSTransport,
-    for_client,
-    for_server,
-)
+from aiozerocopy.transport.tls import TLSProtocol, TLSTransport, for_client, for_server
 
 if TYPE_CHECKING:
     import os

@@ -57,10 +57,7 @@ class _Best:
     """The best value of the last seconds: of these, and as many before."""
 
     def __init__(
-        self,
-        choose: Callable[[float, float], float],
-        worst: float,
-        memory: float,
+        self, choose: Callable[[float, float], float], worst: float, memory: float
     ) -> None:
         self._choose, self._worst, self._memory = choose, worst, memory
         self._old = self._new = worst

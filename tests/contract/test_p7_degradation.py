@@ -89,11 +89,7 @@ INTERRUPTED = (
 )
 async def test_without_a_system_call(fault: str, tmp_path: Path) -> None:
     said = scripts.run(
-        TRANSFER,
-        "asyncio",
-        str(tmp_path),
-        *EACH_WAY,
-        under=refusing(fault),
+        TRANSFER, "asyncio", str(tmp_path), *EACH_WAY, under=refusing(fault)
     )
     assert said.split() == list(EACH_WAY)
 

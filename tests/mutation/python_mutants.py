@@ -111,7 +111,6 @@ def _is_negated_otherwise(test: ast.expr) -> bool:
     """Whether a mutant of its sign says the opposite already."""
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         return isinstance(
-            test.ops[0],
-            ast.In | ast.NotIn | ast.Eq | ast.NotEq | ast.Is | ast.IsNot,
+            test.ops[0], ast.In | ast.NotIn | ast.Eq | ast.NotEq | ast.Is | ast.IsNot
         )
     return isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)

@@ -35,10 +35,7 @@ SANITIZERS = "address,undefined"
 SECONDS = os.environ.get("AZC_FUZZ_SECONDS")
 INPUT_BYTES = 1000
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(60 + 2 * int(SECONDS or 0)),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60 + 2 * int(SECONDS or 0))]
 
 
 def runs(number: int) -> list[str]:

@@ -42,15 +42,7 @@ from interruption import Interruption, Lines, Place, hit_each_line, run_on
 from inventory import memory_in_use, nothing_left
 from links import BIG, cancelled_at, linux_only
 from rings import SMALL, connected, filled, opened, ring_pair
-from things import (
-    HOLD_NOTHING,
-    NEVER,
-    PICTURE,
-    SCENES,
-    SHOWN,
-    WARNS,
-    need_ffmpeg,
-)
+from things import HOLD_NOTHING, NEVER, PICTURE, SCENES, SHOWN, WARNS, need_ffmpeg
 from things import SIZE as SHAPE
 from xserver import x_server
 

@@ -88,11 +88,7 @@ THREADS = Sanitizer(
     program=("setarch", "-R"),
 )
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.builds,
-    pytest.mark.timeout(600),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.builds, pytest.mark.timeout(600)]
 
 
 def path_of(library: str) -> str:

@@ -182,10 +182,7 @@ def test_simulation_without_sabotage(saboteur: Path) -> None:
 
 @pytest.mark.parametrize(
     ("saboteur", "fault"),
-    [
-        *((SENDS, fault) for fault in FAULTS),
-        (RELAYS, "between"),
-    ],
+    [*((SENDS, fault) for fault in FAULTS), (RELAYS, "between")],
     indirect=["saboteur"],
     ids=[*FAULTS, "between"],
 )

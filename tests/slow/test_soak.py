@@ -48,10 +48,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("fault", "seen"),
-    [
-        ("order", r"came where \d+ was due"),
-        ("detach", "(poison|canary|wrong) byte"),
-    ],
+    [("order", r"came where \d+ was due"), ("detach", "(poison|canary|wrong) byte")],
 )
 def test_fault_is_found(tree: Path, fault: str, seen: str) -> None:
     faulty = trees.environment(tree, **{sabotage.VARIABLE: fault})

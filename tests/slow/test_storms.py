@@ -19,11 +19,7 @@ from oracle import Checker, message, poison
 import aiozerocopy as azc
 
 # (Its own way to end a test in time is a signal, which comes from the same timer.)
-pytestmark = [
-    linux_only,
-    pytest.mark.slow,
-    pytest.mark.timeout(1800, method="thread"),
-]
+pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(1800, method="thread")]
 
 NBYTES = int(os.environ.get("AZC_STORM_MB", "20")) << 20
 SIZE = 700_000
@@ -85,10 +81,7 @@ def test_storm(kind: str, handler: str, ours: bool, tmp_path: Path) -> None:
 
     async def main() -> None:
         with open_link(kind, tmp_path) as link:
-            async with (
-                reading(link, checker.feed, ours=ours),
-                link.sender() as stream,
-            ):
+            async with reading(link, checker.feed, ours=ours), link.sender() as stream:
                 sent.append(await send_all(stream))
 
     with storm(handler) as count:

@@ -37,11 +37,7 @@ async def connect_tcp(
     tls_hostname: str | None = None,
     **_options: Any,
 ) -> azc.Stream | TLSStream:
-    stream = await azc.connect_tcp(
-        str(remote_host),
-        remote_port,
-        concurrent="raise",
-    )
+    stream = await azc.connect_tcp(str(remote_host), remote_port, concurrent="raise")
     if not (tls or tls_hostname or ssl_context):
         return stream
     try:

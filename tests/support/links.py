@@ -482,9 +482,7 @@ class Attempt:
 
 
 def attempt(
-    tasks: TaskGroup,
-    call: Callable[..., Awaitable[Any]],
-    *args: Any,
+    tasks: TaskGroup, call: Callable[..., Awaitable[Any]], *args: Any
 ) -> Attempt:
     """Start the call in a task of its own."""
     started = Attempt()
