@@ -276,9 +276,7 @@ class Process:
     async def __aenter__(self) -> Process:
         return self
 
-    async def __aexit__(
-        self, kind: object, error: BaseException | None, traceback: object
-    ) -> None:
+    async def __aexit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         if error is None:
             await self.aclose()
         else:

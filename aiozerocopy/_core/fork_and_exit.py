@@ -49,10 +49,9 @@ _ENDS = (
 
 
 def _hide_ends(hook: Any, args: threading.ExceptHookArgs) -> None:
-    """Say nothing of a daemon thread that ends since `stop` has closed its streams.
+    """Say nothing of a daemon thread that ends because exit has closed its streams.
 
-    What it prints could meet the end of the interpreter, which aborts the process if
-    stderr is in use then.
+    What it prints could meet Python's end, which aborts if stderr is in use then.
     """
     error = args.exc_value
     split = getattr(error, "split", None)  # of an exception group
@@ -60,10 +59,15 @@ def _hide_ends(hook: Any, args: threading.ExceptHookArgs) -> None:
         hook(args)
 
 
+def silence_daemons() -> None:
+    """For what exit closes under daemon threads that use it.  May be called twice."""
+    threading.excepthook = partial(_hide_ends, threading.excepthook)
+
+
 def stop() -> None:
     """Close every channel, and wait until no thread reads borrowed memory."""
     lost = lib.azc_unsent()
-    threading.excepthook = partial(_hide_ends, threading.excepthook)
+    silence_daemons()
     lib.azc_stop(int(PATIENCE * 1000))
     if lost:
         warnings.warn(

@@ -529,9 +529,7 @@ class SendStream(Bound, ByteSendStream):
         elif waiter is not None and runs_here(waiter.loop):
             waiter.port.drain()  # a failure may not have been noted yet
 
-    async def __aexit__(
-        self, kind: object, error: BaseException | None, traceback: object
-    ) -> None:
+    async def __aexit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         if error is None:
             await self.aclose()
             return

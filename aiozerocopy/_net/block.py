@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     import anyio
@@ -32,9 +32,7 @@ class Block:
             self._undo = undo.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: object, error: BaseException | None, _traceback: object
-    ) -> None:
+    async def __aexit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         try:
             await (self.aclose() if error is None else self.aclose(0))
         finally:

@@ -63,7 +63,7 @@ def environment() -> dict[str, str]:
 
 
 async def ask(
-    ffmpeg: str, *arguments: str, patience: float | None = PATIENCE
+    ffmpeg: str, *arguments: str, patience: float | None = PATIENCE, tail: bool = True
 ) -> tuple[int, str, str]:
     """Return its exit code, its standard output, and the end of its standard error.
 
@@ -73,6 +73,7 @@ async def ask(
         [ffmpeg, *QUIETLY, *arguments],
         stdin=False,
         stdout=True,
+        stderr="tail" if tail else False,
         env=environment(),
         start_new_group=True,
     ) as process:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
@@ -398,9 +398,7 @@ class Writer(Video):
             self._running.abort()
             self._discard()
 
-    async def __aexit__(
-        self, _kind: object, error: BaseException | None, _traceback: object
-    ) -> None:
+    async def __aexit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         if error is None:
             await self.aclose()
             return

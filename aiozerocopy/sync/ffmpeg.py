@@ -22,6 +22,7 @@ import anyio
 from aiozerocopy import ffmpeg
 from aiozerocopy._core import extras
 from aiozerocopy._core.errors import StreamBroken
+from aiozerocopy._core.fork_and_exit import silence_daemons
 from aiozerocopy.pool import Frame
 from aiozerocopy.streams import SendStream
 from aiozerocopy.sync._portal import run
@@ -194,6 +195,7 @@ _open: weakref.WeakSet[_Film] = weakref.WeakSet()
 
 def _finish_all() -> None:
     """End what is open as an exception would."""
+    silence_daemons()
     for film in list(_open):
         if not film._it._closed:
             warnings.warn(f"unclosed {film!r}", ResourceWarning, stacklevel=1)

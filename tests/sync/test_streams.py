@@ -407,17 +407,13 @@ class TestProcesses:
         """
         assert scripts.run(code) == f"0 {5 << 20}\n"
 
-    def test_threads_do_not_hold_up_the_exit_and_say_nothing(self) -> None:
+    def test_threads_do_not_hold_up_the_exit_and_say_nothing(
+        self, tmp_path: Path
+    ) -> None:
         # A stack that they print might meet Python's end: "could not acquire lock for
         # <_io.BufferedWriter name='<stderr>'> at interpreter shutdown", and SIGABRT.
-        before = """
-import atexit
-
-@atexit.register
-def after_all_streams_were_closed():
-    for thread in threads[1:]:
-        thread.join()
-"""
+        joins = "[each.join() for each in threads[1:]]"  # when all streams are closed
+        before = f"import atexit; atexit.register(lambda: {joins})\n"
         code = """
             from aiozerocopy import sync
             reader, writer = sync.pipe()
@@ -429,21 +425,27 @@ def after_all_streams_were_closed():
                 source, _ = ends = azc.pipe()
                 opened.append(ends)
                 await source.receive()
+            def record():
+                with sync.ffmpeg.Writer(sys.argv[1], (32, 32)) as film:
+                    while True:
+                        film.send(bytes(32 * 32 * 3))
+                        opened.append(film)
             opened = []
             sync.run(anyio.sleep, 0)  # (3.10 crashes if a thread begins at the end)
             calls = (
                 lambda: sync.run(anyio.sleep_forever), lambda: sync.run(receive),
-                reader.receive, send, lambda: list(other),
+                reader.receive, send, lambda: list(other), record,
             )
             threads = [threading.Thread(target=call, daemon=True) for call in calls]
             for thread in threads:
                 thread.start()
-            while not (opened and reader._waiter.port._is_heard
+            while not (len(opened) > 9 and reader._waiter.port._is_heard
                        and one.stats.bytes_sent > 10**6):
                 pass
             print("here")
         """
-        process = scripts.start(code, before=before, warnings="ignore")
+        film = str(tmp_path / "film.mp4")
+        process = scripts.start(code, film, before=before, warnings="ignore")
         assert scripts.finish(process) == (0, "here\n", "")
 
 
