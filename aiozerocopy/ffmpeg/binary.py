@@ -63,9 +63,9 @@ def environment() -> dict[str, str]:
 
 
 async def ask(
-    ffmpeg: str, *arguments: str, patience: float | None = PATIENCE, tail: bool = True
+    ffmpeg: str, *arguments: str, patience: float | None = PATIENCE, tail: bool = False
 ) -> tuple[int, str, str]:
-    """Return its exit code, its standard output, and the end of its standard error.
+    """Return its exit code, its standard output, and the ``tail`` of its stderr.
 
     Raises: TimeoutError: it has not ended after ``patience`` seconds (None: no limit).
     """
@@ -73,7 +73,7 @@ async def ask(
         [ffmpeg, *QUIETLY, *arguments],
         stdin=False,
         stdout=True,
-        stderr="tail" if tail else False,
+        stderr="tail" if tail else False,  # (at exit, its thread may not start)
         env=environment(),
         start_new_group=True,
     ) as process:

@@ -111,7 +111,6 @@ class Destination:
                 *("-map", "0", "-c", "copy", "-movflags", "+faststart"),
                 f"file:{usual}",
                 patience=None,
-                tail=False,  # (at exit, Python 3.12 starts no thread that reads it)
             )
             if status == 0:
                 usual.replace(self.unfinished)

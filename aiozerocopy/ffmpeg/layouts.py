@@ -213,7 +213,7 @@ async def _frame_bytes(ffmpeg: str, pix_fmt: str, size: tuple[int, int]) -> int:
     raw = ["-f", "rawvideo", "-pix_fmt", pix_fmt, "-video_size", f"{width}x{height}"]
     zeros = [*AT_ONCE, *raw, "-i", "/dev/zero", "-frames:v", "1"]
     copied = [*zeros, "-c", "copy", "-f", "framecrc", "pipe:1"]
-    _, told, error = await ask(ffmpeg, "-loglevel", "error", *copied)
+    _, told, error = await ask(ffmpeg, "-loglevel", "error", *copied, tail=True)
     if packet := _PACKET.search(told):
         return int(packet["nbytes"])
     _, formats, _ = await ask(ffmpeg, "-loglevel", "error", "-pix_fmts")
