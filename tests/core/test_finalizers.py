@@ -169,7 +169,8 @@ STORES = """
     """
 
 
-def test_nothing_is_sent_of_what_is_stored_at_the_end() -> None:
+@pytest.mark.parametrize("warnings", ["default", "error"])
+def test_nothing_is_sent_of_what_is_stored_at_the_end(warnings: str) -> None:
     """Every channel is closed before memory is freed."""
     read_fd, write_fd = os.pipe()
     told, tell = os.pipe()
@@ -180,7 +181,7 @@ def test_nothing_is_sent_of_what_is_stored_at_the_end() -> None:
         "asyncio",
         *map(str, theirs),
         before="import atexit\natexit.register(lambda: store())\n",
-        warnings="default",
+        warnings=warnings,
         pass_fds=theirs,
     )
     for fd in theirs:

@@ -410,8 +410,7 @@ class TestProcesses:
     def test_threads_do_not_hold_up_the_exit_and_say_nothing(
         self, tmp_path: Path
     ) -> None:
-        # A stack that they print might meet Python's end: "could not acquire lock for
-        # <_io.BufferedWriter name='<stderr>'> at interpreter shutdown", and SIGABRT.
+        # (Python may abort if one prints at its end: "could not acquire lock for ...")
         joins = "[each.join() for each in threads[1:]]"  # when all streams are closed
         before = f"import atexit; atexit.register(lambda: {joins})\n"
         code = """
