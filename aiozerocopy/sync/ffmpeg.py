@@ -194,13 +194,14 @@ _open: weakref.WeakSet[_Film] = weakref.WeakSet()
 
 
 def _finish_all() -> None:
-    """End what is open as an exception would."""
+    """End what is open as an exception would, all of it whatever is raised."""
     silence_daemons()
-    for film in list(_open):
-        if not film._it._closed:
-            warnings.warn(f"unclosed {film!r}", ResourceWarning, stacklevel=1)
-            with contextlib.suppress(StreamBroken):
-                film.__exit__(SystemExit, SystemExit(), None)
+    with contextlib.suppress(SystemExit, StreamBroken), contextlib.ExitStack() as ends:
+        for film in list(_open):
+            if not film._it._closed:
+                ends.callback(warnings.warn, f"unclosed {film!r}", ResourceWarning)
+                ends.push(film)
+        raise SystemExit
 
 
 os.register_at_fork(after_in_child=_open.clear)

@@ -146,9 +146,7 @@ class TestInterrupted:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="needs two processors")
 @pytest.mark.parametrize(("processors", "calls"), [(1, 2), (2, 14)])
-async def test_asks_again_only_where_the_peer_may_send_meanwhile(
-    processors: int, calls: int
-) -> None:
+async def test_asks_again_where_the_peer_may_send(processors: int, calls: int) -> None:
     available = os.sched_getaffinity(0)
     os.sched_setaffinity(0, [*available][:processors])
     try:
