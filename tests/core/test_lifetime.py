@@ -358,9 +358,10 @@ class TestExit:
     stream = azc.open_writer(fd)
     data = [oracle.message(1, n, 1 << 20) for n in range(3)]
     late = lambda: None
+    from aiozerocopy._core.borrows import borrowed
+    borrowed[0] = [type("Held", (), {"__del__": lambda _: os.write(2, b"freed")})()]
     """
-    # When all streams have been closed, since it was registered first.
-    BEFORE = "import atexit; atexit.register(lambda: late())"
+    BEFORE = "import atexit; atexit.register(lambda: late())"  # after ours
 
     def _start(self, code: str, loop: str = "asyncio") -> tuple[bytes, int, str]:
         """Run a program that sends to a pipe: what arrived, its status, its words."""
@@ -382,6 +383,7 @@ class TestExit:
                 process.wait(timeout=15)
             received = reader.read()
             _, complained = process.communicate(timeout=15)
+        assert "freed" not in complained
         sent = b"".join(message(1, n, 1 << 20) for n in range(3))
         assert_prefix(received, sent)
         return received, process.returncode, complained

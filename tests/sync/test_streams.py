@@ -407,9 +407,7 @@ class TestProcesses:
         """
         assert scripts.run(code) == f"0 {5 << 20}\n"
 
-    def test_threads_do_not_hold_up_the_exit_and_say_nothing(
-        self, tmp_path: Path
-    ) -> None:
+    def test_threads_are_silent_at_the_exit(self, tmp_path: Path) -> None:
         # (Python may abort if one prints at its end: "could not acquire lock for ...")
         joins = "[each.join() for each in threads[1:]]"  # when all streams are closed
         before = f"import atexit; atexit.register(lambda: {joins})\n"
