@@ -236,12 +236,12 @@ class Encoder(Writer, ByteReceiveStream):
         running = self._running
         if self._closed or running is None:
             return
-        self._closed = True
         try:
+            self._closed = True
             running.process.kill()
             await running.end()
         finally:
-            self._discard()
+            self.abort()
 
 
 # ---- its clients --------------------------------------------------------------------

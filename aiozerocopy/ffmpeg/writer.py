@@ -347,10 +347,11 @@ class Writer(Video):
         running = self._running
         if self._closed or running is None:
             return
-        self._closed = True
         try:
+            self._closed = True
             await running.finish()
         except BaseException as error:
+            running.abort()  # finish may not have begun
             if self._destination is not None:
                 with anyio.CancelScope(shield=True):
                     frames = await self._destination.keep_what_plays(self._binary)
