@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from aiozerocopy._core.batches import give_back
+from aiozerocopy._core.borrows import or_undo
 from aiozerocopy._core.errors import IncompleteReceive
 from aiozerocopy._core.failure import Failure
 from aiozerocopy._core.leases import Lease, buffer_of
@@ -181,37 +182,34 @@ class FrameReceiver:
 
     async def _receive(self, into: AnyBuffer | None) -> ReceivedFrame:
         come: list[Memory] = []  # of the frame
-        head, slot, view = self._head, None, None
-        try:
-            try:
-                try:
-                    self._is_busy = True
-                    # (one statement: no signal handler runs before it is known)
-                    come += await self._stream.receive_exactly(head) or (head,)
-                except IncompleteReceive as error:
-                    raise TruncatedFrame(error.received, HEADER_SIZE) from error
-                header = FrameHeader.unpack(head, self._limit)
-                metadata = bytearray(header.metadata_length)
-                await self._fill(metadata, come, header)
-                if self._pool and into is None:
-                    slot = await self._pool.acquire()
-                view = _payload_view(header.payload_length, into, slot)
-                await self._fill(view, come, header)
-                frame = ReceivedFrame(header, bytes(metadata), view, slot)
-                self._is_busy = False
-                return frame
-            except BaseException:
-                self._undo(come, view, slot)
-                raise
-        except BaseException:  # (as in `_core.borrows.or_undo`)
-            self._undo(come, view, slot)
-            raise
+        slot: Frame | None = None
+        view: memoryview | None = None
 
-    def _undo(
-        self, come: list[Memory], view: memoryview | None, slot: Frame | None
-    ) -> None:
-        give_back(self._stream, come, view, slot)
-        self._is_busy = False
+        async def receive() -> ReceivedFrame:
+            nonlocal come, slot, view
+            head = self._head
+            try:
+                self._is_busy = True
+                # (one statement: no signal handler runs before it is known)
+                come += await self._stream.receive_exactly(head) or (head,)
+            except IncompleteReceive as error:
+                raise TruncatedFrame(error.received, HEADER_SIZE) from error
+            header = FrameHeader.unpack(head, self._limit)
+            metadata = bytearray(header.metadata_length)
+            await self._fill(metadata, come, header)
+            if self._pool and into is None:
+                slot = await self._pool.acquire()
+            view = _payload_view(header.payload_length, into, slot)
+            await self._fill(view, come, header)
+            frame = ReceivedFrame(header, bytes(metadata), view, slot)
+            self._is_busy = False
+            return frame
+
+        async def undo(_: BaseException) -> None:
+            give_back(self._stream, come, view, slot)
+            self._is_busy = False
+
+        return await or_undo(receive, undo)
 
     async def _fill(
         self, memory: Memory, come: list[Memory], header: FrameHeader

@@ -150,8 +150,9 @@ class Operation:
 
 # What an exception interrupts is undone before it goes on.  The handlers are nested,
 # because a second exception may arrive while the first one is handled: so ``undo`` may
-# be called twice.  (`SendStream.send`, `put` and `send_many`, `ReceiveStream._receive`
-# and a transport's `write` repeat these lines, to save the calls.)
+# be called twice.  (The hot paths repeat these lines, to save the calls: `send` and
+# `put` of a stream, `ReceiveStream._receive`, a transport's `write`, and what a ring's
+# side receives.)
 
 
 async def or_undo(

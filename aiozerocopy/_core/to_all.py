@@ -10,6 +10,7 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.binding import ffi, lib
+from aiozerocopy._core.borrows import or_undo_now
 from aiozerocopy._core.pins import Pins, pin, scratch
 
 if TYPE_CHECKING:
@@ -189,29 +190,31 @@ def move_to_copy(
     """
     total = operations[0].total
     results = ffi.new("int[]", [_NOT_ASKED] * len(channels))
-    try:
+
+    def move() -> None:
+        for operation in operations:
+            operation.is_newer = False
+            operation.views.extend(one.pins for one in (newer, copy) if one)
+        lib.azc_move_to_copy(
+            ffi.new("azc_id[]", [channel.id for channel in channels]),
+            ffi.new("uint64_t[]", [operation.token for operation in operations]),
+            len(channels),
+            copy.pins[0] if copy else ffi.NULL,
+            total,
+            newer.vec if newer else ffi.NULL,
+            len(newer.vec) if newer else 0,
+            results,
+        )
+        _note_moves(operations, results, copy, newer)
+
+    def undo() -> None:
         try:
-            for operation in operations:
-                operation.is_newer = False
-                operation.views.extend(one.pins for one in (newer, copy) if one)
-            lib.azc_move_to_copy(
-                ffi.new("azc_id[]", [channel.id for channel in channels]),
-                ffi.new("uint64_t[]", [operation.token for operation in operations]),
-                len(channels),
-                copy.pins[0] if copy else ffi.NULL,
-                total,
-                newer.vec if newer else ffi.NULL,
-                len(newer.vec) if newer else 0,
-                results,
-            )
-            _note_moves(operations, results, copy, newer)
-        except BaseException:
             _note_moves(operations, results, copy, newer)  # C may have moved them
-            raise
-    except BaseException:
-        for channel, operation in zip(channels, operations, strict=True):
-            channel.take_back_blocking(port, operation, operation.total)
-        raise
+        finally:
+            for channel, operation in zip(channels, operations, strict=True):
+                channel.take_back_blocking(port, operation, operation.total)
+
+    or_undo_now(move, undo)
 
 
 _NOT_ASKED = -1

@@ -2,8 +2,7 @@
 
 It asks C, which takes records or arms the doorbell.  Then it waits for the bell, and
 asks again.  A cancel arrives while it waits, when it has taken nothing.  If a signal's
-exception comes after it has, the next call takes the same records again.  Our handlers
-are nested because a second exception may come while the first one runs.
+exception comes after it has, the next call takes the same records again.
 """
 
 from __future__ import annotations
