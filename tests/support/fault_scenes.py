@@ -368,23 +368,22 @@ async def broadcast(scene: Scene) -> None:
     async with scene.may_fail("broadcast"), contextlib.AsyncExitStack() as stack:
         hub = await stack.enter_async_context(azc.Broadcast())
         async with anyio.create_task_group() as tasks:
-            pairs = []
+            pairs, clients = [], []
             for _ in range(3):
                 async with scene.may_fail("socketpair"):
                     near, far = azc.socketpair()
                     pairs.append(near)
                     tasks.start_soon(watch, scene, far)
-                    hub.attach(near, encode=payload_of)
+                    clients.append(hub.attach(near, encode=lambda it: [it.view]))
             for size in (1_000, 100_000, 700_000) * 3:
                 _, data = scene.next(size)
                 await scene.tries("publish", partial(hub.publish, data))
                 scene.is_ours_again(data, "publish")
             for near in pairs:
                 await scene.tries("aclose", near.aclose)
-
-
-def payload_of(published: Any) -> Any:
-    return [published.payload]
+            for client in clients:
+                if client.error is not None:
+                    scene.judge("a viewer", client.error)
 
 
 async def watch(scene: Scene, far: Any) -> None:
