@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import textwrap
 import threading
 from pathlib import Path
@@ -98,6 +99,40 @@ def test_acquire_waits_for_a_slot() -> None:
             pass
         held.release()
         assert waiting() == (10,)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_recorder_loses_no_frame(tmp_path: Path) -> None:
+    """Of as many, one that dropped what its queue had no room for lost two."""
+    count, path = 72_649, tmp_path / "film.mkv"
+    pool = FramePool((48, 64), slots=30)
+    recorded: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def encode() -> int:
+        with (
+            pool,
+            sync.ffmpeg.Writer(path, (64, 48), pix_fmt="gray", codec="ffv1") as film,
+        ):
+            while (frame := recorded.get()) is not None:
+                with frame:
+                    film.put(frame)
+        return film.frames_written
+
+    encoded = begun_in_thread(encode)
+    for number in range(count):
+        frame = sync.acquire(pool)
+        frame.array[:] = number % 251
+        recorded.put(frame)
+    recorded.put(None)
+    assert encoded() == count
+    assert pool.stats.waited  # that is where backpressure was
+    with sync.ffmpeg.Reader(path, pix_fmt="gray") as film:
+        number = -1
+        for number, frame in enumerate(film):
+            with frame:
+                assert frame.array.min() == frame.array.max() == number % 251
+    assert number == count - 1
 
 
 class TestFailures:
