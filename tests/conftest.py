@@ -175,11 +175,8 @@ class Pins:
 
     def held(self) -> list[str]:
         views = [view() for view in list(self._views.values())]
-        return [repr(view) for view in views if view is not None and _is_held(view)]
-
-
-def _is_held(view: Any) -> bool:
-    return "RELEASED" not in repr(view)
+        shown = [repr(view) for view in views if view is not None]
+        return [text for text in shown if "RELEASED" not in text]
 
 
 @pytest.fixture(autouse=True)

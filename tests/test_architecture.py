@@ -155,14 +155,13 @@ def ticked(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def names_in(cell: str) -> list[str]:
-    return re.findall(r"`([^`/]*)/?`", cell)
-
-
 @cache
 def rooms() -> list[str]:
     """From the ground up; "" is the package itself, with the public names."""
-    names = [names_in(row[0])[0].removesuffix(".py") for row in rows("room")]
+    names = [
+        re.findall(r"`([^`/]*)/?`", row[0])[0].removesuffix(".py")
+        for row in rows("room")
+    ]
     return [name.removeprefix("aiozerocopy") for name in names]
 
 

@@ -222,10 +222,6 @@ LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 HEADING = re.compile(r"^#+ (?P<text>.+)$", re.MULTILINE)
 
 
-def without_code(page: Path) -> str:
-    return re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text()))
-
-
 def anchors(page: Path) -> set[str]:
     """How the headings of a page are named in a link."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
@@ -239,7 +235,9 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_lead_somewhere(page: Path) -> None:
     wrong = []
-    for match in LINK.finditer(without_code(page)):
+    for match in LINK.finditer(
+        re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text()))
+    ):
         target, _, anchor = unquote(match["target"]).partition("#")
         if "://" in target:
             continue

@@ -62,10 +62,6 @@ def _mapped() -> mmap.mmap:
     return memory
 
 
-def _structure() -> ctypes.Array[ctypes.c_uint16]:
-    return (ctypes.c_uint16 * 40_000)(*range(40_000))
-
-
 KINDS: dict[str, Callable[[], Any]] = {
     "bytes": lambda: bytes(payload(1, 100_000)),
     "bytearray": lambda: bytearray(payload(1, 100_000)),
@@ -78,7 +74,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "0-d memoryview": lambda: memoryview(bytes(8)).cast("d", ()),
     "array of double": lambda: array.array("d", range(12_000)),
     "mmap": _mapped,
-    "ctypes": _structure,
+    "ctypes": lambda: (ctypes.c_uint16 * 40_000)(*range(40_000)),
 }
 
 

@@ -145,10 +145,6 @@ class TestClose:
         assert borrows._lost == lost
 
 
-def open_a_channel() -> None:
-    Unread().close()
-
-
 class TestLost:
     """Ports that Python dropped while C had something of theirs."""
 
@@ -164,7 +160,7 @@ class TestLost:
         assert number not in borrows._lost
         assert lib.azc_port_fd(number) < 0
 
-    @pytest.mark.parametrize("by", [borrows.sweep, Port, open_a_channel])
+    @pytest.mark.parametrize("by", [borrows.sweep, Port, lambda: Unread().close()])
     def test_memory_comes_back(self, pipe: Unread, by: Callable[[], object]) -> None:
         data = bytearray(SIZE)
         number = self.lose(pipe, data)

@@ -44,7 +44,7 @@ from oracle import CANARY, HEADER, Checker, message, payload, poison
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core.ahead import Ahead
-from aiozerocopy.broadcast import Broadcast, Published
+from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.frames import Conversion
 
 pytestmark = linux_only  # it looks into /proc
@@ -327,7 +327,7 @@ class Sending(Scene):
     async def publish(self, count: int) -> None:
         """Frames that get stuck, in memory that the broadcast uses again and again."""
         self.hub = Live()
-        self.hub.attach(self.stream, encode=bare)
+        self.hub.attach(self.stream, encode=lambda it: (it.view,))
         for number in range(count):
             self.buffers.append(message(10 + number, 0, BIG))
             self.views.append(memoryview(self.buffers[-1]))
@@ -404,10 +404,6 @@ class Relaying(Sending):
             os.close(self._fd)
         await self.succeeds(self.source.aclose, "aclose of the source")
         await super().finish()
-
-
-def bare(published: Published) -> tuple[memoryview]:
-    return (published.view,)
 
 
 # ---- receiving ----------------------------------------------------------------------

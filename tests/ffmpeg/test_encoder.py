@@ -103,10 +103,6 @@ def played(film: bytes, ffmpeg: str, *options: str) -> list[str]:
 # ---- the film ----------------------------------------------------------------------
 
 
-def as_it_is(piece: azc.broadcast.Published) -> list[memoryview]:
-    return [piece.view]
-
-
 async def test_film_goes_to_a_socket_and_a_file(ffmpeg: str, tmp_path: Path) -> None:
     """MPEG-TS, which is read once."""
     path = tmp_path / "film.ts"
@@ -124,7 +120,7 @@ async def test_film_goes_to_a_socket_and_a_file(ffmpeg: str, tmp_path: Path) -> 
         file = azc.open_writer(path.open("wb"))
         async with there, file, azc.Broadcast() as hub:
             for sink in (there, file):
-                hub.attach(sink, policy="block", encode=as_it_is)
+                hub.attach(sink, policy="block", encode=lambda it: [it.view])
             async for data in encoder.output:
                 await hub.publish(data)
         await encoder.wait()

@@ -255,14 +255,6 @@ def test_gl_3_3_without_extensions() -> None:
 # ---- frames in, pictures out --------------------------------------------------------
 
 
-def draw_number(framebuffer: Any, number: int) -> None:
-    framebuffer.clear(number % 256 / 255, number // 256 / 255, 0.0, 1.0)
-
-
-def number_in(picture: Any) -> int:
-    return int(picture[0]) + 256 * int(picture[1])
-
-
 @pytest.mark.anyio
 @pytest.mark.parametrize("mapping", ["persistent", "copy"])
 async def test_every_frame_reaches_a_pipe_in_order(context: Any, mapping: str) -> None:
@@ -274,7 +266,7 @@ async def test_every_frame_reaches_a_pipe_in_order(context: Any, mapping: str) -
     async def render(readback: gl.Readback) -> None:
         for number in range(count):
             await readback.wait_room()
-            draw_number(framebuffer, number)
+            framebuffer.clear(number % 256 / 255, number // 256 / 255, 0.0, 1.0)
             readback.submit(framebuffer)
 
     async def send(readback: gl.Readback, writer: azc.SendStream) -> None:
@@ -292,7 +284,7 @@ async def test_every_frame_reaches_a_pipe_in_order(context: Any, mapping: str) -
                 memory = bytearray(readback.nbytes)
                 for _ in range(count):
                     await reader.receive_exactly(memory)
-                    numbers.append(number_in(memory))
+                    numbers.append(int(memory[0]) + 256 * int(memory[1]))
     assert numbers == list(range(count))
     assert context.error == "GL_NO_ERROR"
 

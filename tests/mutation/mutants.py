@@ -156,7 +156,7 @@ def _begins_statement(body: list[Token], i: int) -> bool:
     if before == ")":
         return _is_header(body, i - 1)
     if before == ":":
-        return _is_label(body, i - 1)
+        return body[i - 2].text == "default" or body[i - 3].text == "case"
     return before in ("{", "}", ";", "else", "do") and not _is_in_header(body, i)
 
 
@@ -165,10 +165,6 @@ def _is_header(body: list[Token], end: int) -> bool:
     starts = (i for i in range(end) if body[i].text in OPENS)
     start = next(i for i in starts if _closing(body, i) == end)
     return body[start - 1].text in ("if", "while", "for")
-
-
-def _is_label(body: list[Token], colon: int) -> bool:
-    return body[colon - 1].text == "default" or body[colon - 2].text == "case"
 
 
 def _is_in_header(body: list[Token], i: int) -> bool:

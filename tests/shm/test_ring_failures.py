@@ -65,10 +65,6 @@ def fds(**changes: int) -> tuple[int, int, int]:
     return memory(**changes), bell(), bell()
 
 
-def a_file() -> int:
-    return os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-
-
 def a_pipe() -> int:
     read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     os.close(read_fd)
@@ -102,7 +98,10 @@ NO_RING: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
     "no capacity": (lambda: (offering(0), *fds(capacity=0)), "speak"),
     "another page": (lambda: (offering(), *fds(page_bytes=4096)), "speak"),
     "another version there": (lambda: (offering(), *fds(abi=9)), "speak"),
-    "a file": (lambda: (offering(), a_file(), bell(), bell()), "not sealed"),
+    "a file": (
+        lambda: (offering(), os.open("/dev/null", os.O_RDWR), bell(), bell()),
+        "not sealed",
+    ),
     "a bell that waits": (
         lambda: (offering(), memory(), os.eventfd(0, os.EFD_CLOEXEC), bell()),
         "speak",

@@ -39,10 +39,6 @@ def payload(seed: int, length: int, offset: int = 0) -> memoryview:
     return memoryview(_TABLE)[start : start + length]
 
 
-def is_payload(seed: int, offset: int, piece: memoryview) -> bool:
-    return _TABLE.startswith(piece, (seed * _SEED_STEP + offset) % _PERIOD)
-
-
 def message(stream: int, sequence: int, length: int) -> bytearray:
     """A message with a payload of length bytes."""
     seed = seed_of(stream, sequence)
@@ -98,7 +94,8 @@ class Checker:
 
     def _feed_payload(self, rest: memoryview) -> memoryview:
         n = min(len(rest), self._length - self._offset)
-        if not is_payload(self._seed, self._offset, rest[:n]):
+        start = (self._seed * _SEED_STEP + self._offset) % _PERIOD
+        if not _TABLE.startswith(rest[:n], start):
             wanted = payload(self._seed, n, self._offset)
             raise AssertionError(self._where(difference(rest[:n], wanted)))
         self._offset += n
