@@ -9,11 +9,14 @@
                                 and how many did not come, and probes of ``/healthz``
 
 Hostile clients are silent, or send their request or token byte by byte, or watch
-without reading, or ask again and again.
+without reading, or ask again and again.  (A Dask client may run code once it has shaken
+hands: those are hostile before.)  Where all is ours, the collector is off.
 """
 
 import asyncio
 import contextlib
+import gc
+import itertools
 import json
 import logging
 import os
@@ -24,7 +27,8 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -34,11 +38,12 @@ from web_servers import PREFIX, serving
 import aiozerocopy as azc
 from aiozerocopy._net.frame_header import HEADER_SIZE, FrameHeader
 
-FACES = ("ours", "uvicorn", "hypercorn", "aiohttp", "tcp")
+FACES = ("ours", "uvicorn", "hypercorn", "aiohttp", "tcp", "distributed")
 CROWD = {"silent": 1000, "dripping": 1000, "stuck": 1000, "flooding": 200}
 VIEWERS, RATE = 50, 30  # and frames a second
 TOKEN = b"crowd"
 PAGES = 4096
+COMMS: set[Any] = set()  # of Dask's clients
 
 
 # ---- the server ---------------------------------------------------------------------
@@ -65,9 +70,23 @@ async def face(name: str, hub: azc.Broadcast) -> AsyncIterator[int]:
 
         async with azc.serve_tcp(watch, token=TOKEN) as server:
             yield server.port
+    elif name == "distributed":
+        from distributed.comm.core import listen
+
+        async with listen("azc://127.0.0.1", tell) as listener:
+            yield int(listener.listen_address.rpartition(":")[2])
     else:
         async with serving(name, hub, modes=["raw"]) as place:
             yield place.port
+
+
+async def tell(comm: Any) -> None:
+    COMMS.add(comm)
+    with contextlib.suppress(OSError):
+        for sequence in itertools.count():
+            await comm.write((sequence, time.time()))
+            await anyio.sleep(1 / RATE)
+    COMMS.discard(comm)
 
 
 def figures(hub: azc.Broadcast) -> dict[str, float]:
@@ -79,11 +98,13 @@ def figures(hub: azc.Broadcast) -> dict[str, float]:
         "fds": len(os.listdir("/proc/self/fd")),
         "threads": threading.active_count(),
         "frames": hub.sequence,
-        "viewers": len(hub.clients),
+        "viewers": len(hub.clients) + len(COMMS),
     }
 
 
 async def serve(name: str) -> None:
+    if name in ("ours", "tcp"):
+        gc.disable()
     async with azc.Broadcast() as hub, face(name, hub) as port:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(publish, hub)
@@ -101,6 +122,8 @@ def words(name: str) -> tuple[bytes, bytes]:
     if name == "tcp":
         shown = struct.pack("<4sH", b"AZCT", len(TOKEN)) + TOKEN
         return shown, shown[:-1] + b"?"
+    if name == "distributed":  # of one buffer, and how long that is
+        return struct.pack("<QQ", 1, 16_000) + b"x", struct.pack("<QQ", 1, 1 << 40)
     prefix = "" if name == "ours" else PREFIX
     return upgrade(f"{prefix}/raw"), asking(f"{prefix}/healthz")
 
@@ -161,27 +184,36 @@ class Watch:
 
     async def view(self, number: int) -> None:
         await asyncio.sleep(number * 0.01)
-        last = None
-        address = (f"127.0.1.{1 + number}", 0)
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", self.port, local_addr=address
-        )
-        writer.write(words(self.name)[0])
         try:
-            if self.name == "tcp":
-                await reader.readexactly(1)
-            else:
-                assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
-            while time.monotonic() < self.until:
-                sequence, sent = await self.frame(reader, writer)
-                self.delays.append(time.time() - sent)
-                if last is not None:
-                    self.lost += sequence - last - 1
-                last = sequence
+            if self.name == "distributed":
+                from distributed.comm.core import connect
+
+                comm = await connect(f"azc://127.0.0.1:{self.port}")
+                await self.count(comm.read)
+                comm.abort()
+                return
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", self.port, local_addr=(f"127.0.1.{1 + number}", 0)
+            )
+            with contextlib.closing(writer):
+                writer.write(words(self.name)[0])
+                if self.name == "tcp":
+                    await reader.readexactly(1)
+                else:
+                    assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+                await self.count(partial(self.frame, reader, writer))
         except (OSError, EOFError, AssertionError) as error:
             self.gone += 1
             print(repr(error), file=sys.stderr)
-        writer.close()
+
+    async def count(self, frame: Callable[[], Awaitable[tuple[int, float]]]) -> None:
+        last = None
+        while time.monotonic() < self.until:
+            sequence, sent = await frame()
+            self.delays.append(time.time() - sent)
+            if last is not None:
+                self.lost += sequence - last - 1
+            last = sequence
 
     async def frame(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -228,7 +260,7 @@ class Watch:
 
     async def all(self) -> None:
         viewers = [self.view(number) for number in range(VIEWERS)]
-        if self.name != "tcp":
+        if self.name not in ("tcp", "distributed"):
             viewers.append(self.probe())
         await asyncio.gather(*viewers)
         self.delays.sort()
