@@ -150,9 +150,8 @@ class Operation:
 
 # What an exception interrupts is undone before it goes on.  The handlers are nested,
 # because a second exception may arrive while the first one is handled: so ``undo`` may
-# be called twice.  (The hot paths repeat these lines, to save the calls: `send` and
-# `put` of a stream, `ReceiveStream._receive`, a transport's `write`, and what a ring's
-# side receives.)
+# be called twice.  (`send`, `put`, `send_many`, `ReceiveStream._receive`, a transport's
+# `write` and a ring's `Receiver` repeat these lines, to save the calls.)
 
 
 async def or_undo(
