@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aiozerocopy import wrap_socket
+from aiozerocopy import transport, wrap_socket
 from bench.processes import Lab, worker
 from bench.race import Lacking
 from bench.worker import Job
@@ -54,7 +54,7 @@ async def measure(job: Job) -> dict[str, Any]:
     near.setblocking(False)
     room = memoryview(bytearray(SIZE * AT_ONCE))
     memory = room[:SIZE]
-    batch = [memory] * AT_ONCE
+    batch, small = [memory] * AT_ONCE, bytes(SIZE)
 
     async def send(once: Callable[[Any], Awaitable[object]], data: Any) -> None:
         for _ in range(AT_ONCE):
@@ -70,6 +70,15 @@ async def measure(job: Job) -> dict[str, Any]:
         for _ in range(AT_ONCE):
             await once(memory)
 
+    async def write(once: Callable[[Any], object]) -> None:
+        for _ in range(AT_ONCE):
+            once(small)
+        assert far.recv_into(room) == len(room)
+
+    ours, _ = await transport.create_connection(asyncio.Protocol, sock=near.dup())
+    theirs, _ = await loop.create_connection(asyncio.Protocol, sock=near.dup())
+    for each in (ours, theirs):
+        each.pause_reading()
     async with wrap_socket(near.dup()) as stream:
         ways = {
             f"{name}, {type(data).__name__}": partial(send, once, data)
@@ -77,14 +86,19 @@ async def measure(job: Job) -> dict[str, Any]:
                 ("send", stream.send),
                 ("sock_sendall", partial(loop.sock_sendall, near)),
             )
-            for data in (bytes(SIZE), memory)
+            for data in (small, memory)
         }
         ways["send_many"] = partial(send_batch, stream.send_many)
         ways["receive_exactly"] = partial(receive, stream.receive_exactly)
         ways["sock_recv_into"] = partial(receive, partial(loop.sock_recv_into, near))
+        ways["transport write"] = partial(write, ours.write)
+        ways["asyncio's write"] = partial(write, theirs.write)
+        ways["socket.send"] = partial(write, near.send)
         for way in ways.values():
             for times in (SHORT, SHORT, LONG):  # the first warms up
                 for _ in range(times):
                     await way()
                 mark()
+    for each in (ours, theirs):
+        each.abort()
     return {"names": [*ways]}
