@@ -57,13 +57,16 @@ def call_backend(
     return ran(command, cwd=tree, env=os.environ | environment)
 
 
-@pytest.fixture(scope="module")
-def archive(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("archive")
-    done = call_backend(tree, "build_sdist", output)
+def built(tree: Path, hook: str, output: Path) -> Path:
+    done = call_backend(tree, hook, output)
     assert done.returncode == 0, done.stderr
     (path,) = output.iterdir()
     return path
+
+
+@pytest.fixture(scope="module")
+def archive(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tree, "build_sdist", tmp_path_factory.mktemp("archive"))
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +78,7 @@ def wheel(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             tar.extraction_filter = tarfile.data_filter
         tar.extractall(source)
     (folder,) = source.iterdir()
-    output = tmp_path_factory.mktemp("wheel")
-    done = call_backend(folder, "build_wheel", output)
-    assert done.returncode == 0, done.stderr
-    (path,) = output.iterdir()
-    return path
+    return built(folder, "build_wheel", tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.mark.slow

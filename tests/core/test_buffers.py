@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import numpy as np
@@ -35,15 +35,13 @@ from links import (
     stuck,
     until,
 )
+from numpy.typing import NDArray
 from oracle import assert_same, message, payload, poison
 from tensors import CUDA, OldTensor, OldTensorWithArray, Tensor, TensorThatCopies
 
 from aiozerocopy import StreamBroken, socketpair
 from aiozerocopy._core import receiving
 from aiozerocopy._core.pins import receive_at_once
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 pytestmark = pytest.mark.anyio
 

@@ -19,14 +19,10 @@ from unread import SIZE, is_open
 import aiozerocopy as azc
 from aiozerocopy import SendStream, StreamBroken, StreamClosed
 from aiozerocopy._core import lifetime, sending
-from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.channel import Channel
 from aiozerocopy._core.waiter import Waiter
 
 pytestmark = pytest.mark.anyio
-
-at_once = pytest.mark.skipif(PORTABLE, reason="there the pump writes to every pipe")
-
 
 MUCH = 2 * SIZE  # more than the pipe holds
 
@@ -164,12 +160,6 @@ class TestExplained:
 
 
 class TestPutNow:
-    @at_once
-    async def test_at_once(self, ends: azc.opening.PipeEnds) -> None:
-        stream, receiver = ends.writer, ends.reader
-        assert stream._put_now(stream._enter(), b"ab") is None
-        assert await receiver.receive() == b"ab"
-
     async def test_beyond_the_limit(self, stream: SendStream) -> None:
         stream._out.set_limit(1)
         await stream.put(bytes(MUCH))

@@ -12,7 +12,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import numpy as np
@@ -30,6 +30,7 @@ from ffmpegs import (
 )
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
 from links import attempting, meanwhile, until
+from numpy.typing import NDArray
 
 import aiozerocopy as azc
 from aiozerocopy.broadcast import ClientTooSlow
@@ -41,9 +42,6 @@ from aiozerocopy.ffmpeg.cutters import (
     Piece,
     TSPackets,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import ffmpegs
@@ -19,16 +19,14 @@ import pytest
 from ffmpegs import frames_of, quick_ffmpeg
 from flat_pictures import DRAWN, drawn
 from links import cut_short, meanwhile, others_wait
+from numpy.typing import NDArray
 from tensors import Tensor
 
 from aiozerocopy.ffmpeg import FFmpegError, Writer, codecs, destination
 from aiozerocopy.ffmpeg.colours import plan
 from aiozerocopy.frames import Colour, Conversion, to_yuv420p
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.uint8]
+Array = NDArray[np.uint8]
 
 __all__ = ["quick_ffmpeg"]
 pytestmark = pytest.mark.anyio

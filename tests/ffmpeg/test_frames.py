@@ -7,20 +7,18 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tensors import Tensor
 
 from aiozerocopy import FramePool
 from aiozerocopy.frames import Colour, Conversion, to_nv12, to_rgb, to_rgb24, to_yuv420p
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Doubles = NDArray[np.float64]
-    Bytes = NDArray[np.uint8]
+Doubles = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
 
 TESTS = Path(__file__).parents[1]
 CSRC = TESTS.parent / "csrc"

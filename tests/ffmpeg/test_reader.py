@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import numpy as np
@@ -18,15 +18,13 @@ from ffmpegs import frames_of, needed
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
 from gates import Gate
 from links import attempting, cut_short, until
+from numpy.typing import NDArray
 
 import aiozerocopy as azc
 from aiozerocopy.ffmpeg import FFmpegError, Reader, find_ffmpeg, reader
 from aiozerocopy.ffmpeg.arguments import part_arguments
 from aiozerocopy.ffmpeg.facts import Facts, Pictures, facts_in
 from aiozerocopy.frames import Conversion
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 pytestmark = pytest.mark.anyio
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from ffmpegs import frames_of
+from numpy.typing import NDArray
 
 from aiozerocopy.ffmpeg import Layout, Writer
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -16,15 +16,13 @@ import numpy as np
 import pytest
 import scripts
 from links import attempt, attempting, cancelled_at, cut_short, others_wait, until
+from numpy.typing import NDArray
 
 import aiozerocopy as azc
 from aiozerocopy import gl
 from aiozerocopy.gl import _picture, _readback, _transfer
 from aiozerocopy.gl._planes import Format
 from aiozerocopy.gl._transfer import Transfer
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SIZE = (64, 48)
 

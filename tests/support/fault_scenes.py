@@ -185,15 +185,15 @@ async def in_thread(stream: azc.SendStream, data: bytearray) -> None:
 # ---- the scenes ---------------------------------------------------------------------
 
 
+async def watch(scene: Scene, reader: Any) -> None:
+    async with scene.may_fail("aclose of the reader"), reader:
+        await scene.drains(reader)
+
+
 async def both(scene: Scene, writer: Any, reader: Any) -> None:
     """One uses, the other drains; each ends, and tells the other so by its end."""
-
-    async def receive() -> None:
-        async with scene.may_fail("aclose of the reader"), reader:
-            await scene.drains(reader)
-
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(receive)
+        tasks.start_soon(watch, scene, reader)
         await scene.uses(writer)
 
 
@@ -248,12 +248,8 @@ async def lend_frames(
                         finally:
                             frame.release()
 
-        async def receive() -> None:
-            async with scene.may_fail("aclose of the reader"), reader:
-                await scene.drains(reader)
-
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(receive)
+            tasks.start_soon(watch, scene, reader)
             tasks.start_soon(lend)
 
 
@@ -306,13 +302,9 @@ async def relayed(scene: Scene) -> None:
                     if not scene.errors:  # else it would come inside of a message
                         await azc.relay(path, out)
 
-            async def receive() -> None:
-                async with scene.may_fail("aclose of the reader"), far:
-                    await scene.drains(far)
-
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(pass_on)
-                tasks.start_soon(receive)
+                tasks.start_soon(watch, scene, far)
                 await scene.uses(feed)
 
 
@@ -384,11 +376,6 @@ async def broadcast(scene: Scene) -> None:
             for client in clients:
                 if client.error is not None:
                     scene.judge("a viewer", client.error)
-
-
-async def watch(scene: Scene, far: Any) -> None:
-    async with scene.may_fail("aclose of a viewer"), far:
-        await scene.drains(far)
 
 
 async def child(scene: Scene) -> None:

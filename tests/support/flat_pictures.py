@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aiozerocopy.frames import to_nv12, to_yuv420p
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.uint8]
+Array = NDArray[np.uint8]
 
 DRAWN = [
     *((0, 200, 0), (255, 0, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)),

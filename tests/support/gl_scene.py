@@ -8,15 +8,13 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import moderngl
 import numpy as np
+from numpy.typing import NDArray
 
 from aiozerocopy.gl import _functions as gl
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 # Mesa starts threads for its cache on disk whenever it likes; to the tests for leaks
 # they look like ours.

@@ -10,13 +10,14 @@ import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import numpy as np
 import pytest
 from anyio.streams.tls import TLSStream
 from links import cut_short, until
+from numpy.typing import NDArray
 
 import aiozerocopy as azc
 from aiozerocopy.broadcast import Broadcast
@@ -26,9 +27,6 @@ pytest.importorskip("h11")
 wsproto = pytest.importorskip("wsproto")
 
 from wsproto import events  # noqa: E402
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 HEIGHT, WIDTH = 48, 64
 HEADER = struct.Struct("<BBBBIIIQq")  # of a picture

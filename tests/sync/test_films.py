@@ -6,28 +6,21 @@ import queue
 import textwrap
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import scripts
+from ffmpegs import FOUND
 from links import begun_in_thread
 
 from aiozerocopy import FramePool, StreamClosed, sync
-from aiozerocopy.ffmpeg import Audio, FFmpegError, find_ffmpeg
+from aiozerocopy.ffmpeg import Audio, FFmpegError
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
+pytestmark = pytest.mark.skipif(not any(FOUND.values()), reason="needs FFmpeg")
 
 SIZE = (160, 120)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ffmpeg() -> None:
-    try:
-        find_ffmpeg()
-    except FileNotFoundError:
-        pytest.skip("needs FFmpeg")
 
 
 def pictures(count: int, channels: int = 3) -> npt.NDArray[Any]:

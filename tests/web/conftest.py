@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Iterator
 
 import browser as chromium
 import pytest
 
 from aiozerocopy.broadcast import Broadcast
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
 
 
 @pytest.fixture(autouse=True)

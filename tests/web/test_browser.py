@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ssl
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import browser as chromium
 import numpy as np
@@ -16,13 +16,11 @@ import pytest
 import web_servers
 from browser import Page
 from links import until
+from numpy.typing import NDArray
 
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import modes
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 pytestmark = [pytest.mark.anyio, chromium.NEEDED, pytest.mark.timeout(60)]
 

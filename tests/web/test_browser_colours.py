@@ -7,7 +7,9 @@ coarser arithmetic of its own, and blue is up to 12 off, whoever made the film.
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -21,10 +23,6 @@ from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.ffmpeg import Writer
 from aiozerocopy.frames import Colour
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 __all__ = ["ffmpeg", "quick_ffmpeg"]
 pytestmark = [

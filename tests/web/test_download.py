@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import ssl
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -19,11 +22,6 @@ from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.relays import Relay, relay
 from aiozerocopy.web import download
 from aiozerocopy.web.request import Refused, Request
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import anyio
 import numpy as np
@@ -19,9 +20,6 @@ import aiozerocopy as azc
 from aiozerocopy import web
 from aiozerocopy.web import exchange as talk
 from aiozerocopy.web import jpeg
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.anyio
 

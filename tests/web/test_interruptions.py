@@ -19,9 +19,10 @@ import gc
 import importlib.util
 import json
 import sys
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -31,18 +32,13 @@ pytest.importorskip("numpy")
 pytest.importorskip("h11")
 pytest.importorskip("wsproto")
 
-from guests import FACES, HEIGHT, STREAM, WATCHED, WIDTH
+from guests import FACES, HEIGHT, STREAM, WATCHED, WIDTH, Guest, Invite
 from interruption import LOOPS, Lines, Place, hit_each_line, run_on
 from links import linux_only, until
 
 import aiozerocopy as azc
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import h264, jpeg
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from guests import Guest, Invite
 
 pytestmark = linux_only
 

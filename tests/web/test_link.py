@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import anyio
 import pytest
@@ -13,10 +13,6 @@ from aiozerocopy.web import link as link_module
 from aiozerocopy.web.h264 import Packet, PacketQueue
 from aiozerocopy.web.link import KEPT, LATE, PROBE, Link
 from aiozerocopy.web.pixels import H264, H264_CONFIGURATION
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 pytestmark = pytest.mark.anyio
 

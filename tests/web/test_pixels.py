@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import numpy as np
 import pytest
 from links import until
+from numpy.typing import NDArray
 from web_client import (
     END_OF_JPEG,
     HEIGHT,
@@ -27,12 +28,8 @@ from web_client import (
 
 import aiozerocopy as azc
 from aiozerocopy import web
+from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import h264, jpeg, matroska, modes, pixels, websocket
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from aiozerocopy.broadcast import Broadcast
 
 pytestmark = pytest.mark.anyio
 

@@ -7,9 +7,9 @@ import re
 import shutil
 import socket
 import subprocess
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anyio
 import pytest
@@ -17,11 +17,7 @@ from links import free_port
 from web_client import Answer, asking, connected, picture, rest, until_seen, upgrade
 
 from aiozerocopy import web
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from aiozerocopy.broadcast import Broadcast
+from aiozerocopy.broadcast import Broadcast
 
 WHERE = f"{os.environ.get('PATH', '')}:/usr/sbin"
 DEPLOYMENT = Path(__file__).parents[2] / "docs" / "pages" / "deployment.md"

@@ -6,9 +6,11 @@ import importlib.util
 import inspect
 import re
 import socket
+import ssl
 import struct
+from collections.abc import AsyncIterator
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import numpy as np
@@ -36,10 +38,6 @@ from aiozerocopy import web
 from aiozerocopy._net import admission
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import assets, http, websocket
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import numpy as np
@@ -27,15 +27,11 @@ from web_client import (
     upgrade,
     watching,
 )
-from web_servers import each_way, everywhere, foreign, serving
+from web_servers import Place, each_way, everywhere, foreign, serving
 from wsproto import events
 
+from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import guard, jpeg, link, pixels, request
-
-if TYPE_CHECKING:
-    from web_servers import Place
-
-    from aiozerocopy.broadcast import Broadcast
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
 
