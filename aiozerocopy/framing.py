@@ -187,14 +187,13 @@ class FrameReceiver:
 
         async def receive() -> ReceivedFrame:
             nonlocal come, slot, view
-            head = self._head
             try:
                 self._is_busy = True
                 # (one statement: no signal handler runs before it is known)
-                come += await self._stream.receive_exactly(head) or (head,)
+                come += await self._stream.receive_exactly(self._head) or (self._head,)
             except IncompleteReceive as error:
                 raise TruncatedFrame(error.received, HEADER_SIZE) from error
-            header = FrameHeader.unpack(head, self._limit)
+            header = FrameHeader.unpack(self._head, self._limit)
             metadata = bytearray(header.metadata_length)
             await self._fill(metadata, come, header)
             if self._pool and into is None:

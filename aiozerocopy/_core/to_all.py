@@ -188,7 +188,6 @@ def move_to_copy(
     Without a copy the others stay as they are.  An operation holds all of the memory
     until C has told which it uses, which may be a moment later.
     """
-    total = operations[0].total
     results = ffi.new("int[]", [_NOT_ASKED] * len(channels))
 
     def move() -> None:
@@ -200,7 +199,7 @@ def move_to_copy(
             ffi.new("uint64_t[]", [operation.token for operation in operations]),
             len(channels),
             copy.pins[0] if copy else ffi.NULL,
-            total,
+            operations[0].total,
             newer.vec if newer else ffi.NULL,
             len(newer.vec) if newer else 0,
             results,
