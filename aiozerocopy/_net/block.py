@@ -6,8 +6,10 @@ import contextlib
 import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import anyio
+
 if TYPE_CHECKING:
-    import anyio
+    from anyio.abc import TaskGroup
     from typing_extensions import Self
 
 
@@ -22,28 +24,43 @@ class Block:
 
     async def aclose(self, grace: float = 0) -> None:
         """Close; what is on its way has ``grace`` seconds to complete."""
-        raise NotImplementedError
 
     async def __aenter__(self) -> Self:
         if self._undo is not None:
             raise RuntimeError(f"a {type(self).__name__} can be entered only once")
-        async with contextlib.AsyncExitStack() as undo:
-            await self._begin(undo)
-            self._undo = undo.pop_all()
-        return self
+        try:
+            async with contextlib.AsyncExitStack() as undo:
+                await self._begin(undo)
+                self._undo = undo.pop_all()
+            return self
+        except BaseException:
+            await self._end()
+            raise
+
+    async def _tasks_until(self, undo: contextlib.AsyncExitStack) -> TaskGroup:
+        """For what runs in the background; at the end what still runs is cancelled."""
+        tasks = await undo.enter_async_context(anyio.create_task_group())
+        undo.callback(tasks.cancel_scope.cancel)
+        return tasks
 
     async def __aexit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        # (A signal's exception in this function would keep `or_undo` from beginning.)
         try:
-            await (self.aclose() if error is None else self.aclose(0))
-        finally:
-            # The block's own error is not for the task group, which would wrap it.
-            if self._undo is not None:
-                await self._end(self._undo)
+            try:
+                await (self.aclose() if error is None else self.aclose(0))
+            finally:
+                await self._end()
+        except BaseException:
+            await self._end()
+            raise
 
-    @staticmethod
-    async def _end(undo: contextlib.AsyncExitStack) -> None:
+    async def _end(self) -> None:
+        """End the tasks.  May be called twice."""
+        if self._undo is None:
+            return
         try:
-            await undo.aclose()
+            # (without the block's own error, which the task group would wrap)
+            await self._undo.aclose()
         except BaseException as error:
             # A frame of the stack has the error as a variable: a cycle, which would
             # keep what the block has until the next collection.

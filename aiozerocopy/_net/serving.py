@@ -247,7 +247,7 @@ class Server(Service):
         self._accepting = anyio.CancelScope()
         self._handling = anyio.CancelScope()
         self._ended = anyio.Event()
-        tasks = await undo.enter_async_context(anyio.create_task_group())
+        tasks = await self._tasks_until(undo)
         await tasks.start(self._serve)
         log.info("listening on %s", ", ".join(map(str, self._listeners)))
         places = ", ".join(str(each) for each in self._listeners if each.is_exposed)

@@ -285,8 +285,7 @@ class Broadcast(Block):
         await anyio.lowlevel.checkpoint()
 
     async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
-        self._tasks = await undo.enter_async_context(anyio.create_task_group())
-        undo.callback(self._tasks.cancel_scope.cancel)
+        self._tasks = await self._tasks_until(undo)
 
     def __repr__(self) -> str:
         return f"<Broadcast of {self.sequence} frames to {len(self.clients)} clients>"

@@ -373,8 +373,7 @@ class Clients(Block):
     # -- the pieces ---------------------------------------------------------------
 
     async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
-        tasks = await undo.enter_async_context(anyio.create_task_group())
-        tasks.start_soon(self._run)
+        (await self._tasks_until(undo)).start_soon(self._run)
 
     async def _run(self) -> None:
         try:

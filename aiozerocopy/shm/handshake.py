@@ -13,7 +13,6 @@ other, and each has `DECISION` to take it.
 from __future__ import annotations
 
 import collections
-import contextlib
 import errno
 import logging
 import os
@@ -24,8 +23,10 @@ import anyio
 import anyio.lowlevel
 
 from aiozerocopy._core import ring_end
+from aiozerocopy._core.borrows import and_end
 from aiozerocopy._core.change import Change
 from aiozerocopy._core.ring_end import ANY, CONSUMER, PRODUCER, RingEnd
+from aiozerocopy._net.block import Block
 from aiozerocopy._net.connecting import (
     AGAIN,
     check_counts,
@@ -38,7 +39,8 @@ from aiozerocopy.opening import Opening
 from aiozerocopy.shm.ring import Ring
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    import contextlib
+    from collections.abc import Callable
 
 Path = str | bytes | os.PathLike[str]
 
@@ -109,81 +111,86 @@ def listen_ring(
             place = f"no memory for a ring of {capacity:,} bytes"
             raise located(error, place) from error
         mode = 0o666 if any_user else 0o600
-        listener = listen_unix(where, mode, BACKLOG, socket.SOCK_SEQPACKET)
-        try:
+        listener: Listener | None = None
+
+        async def share() -> Ring:
+            nonlocal end, listener
+            listener = listen_unix(where, mode, BACKLOG, socket.SOCK_SEQPACKET)
             with anyio.fail_after(timeout):
-                async with _visits(listener, role, any_user) as next_visitor:
-                    while not await _is_taken(end, await next_visitor(), listener):
+                async with Visits(listener, role, any_user) as visits:
+                    while not await _is_taken(end, await visits.next(), listener):
                         end = RingEnd(capacity, role)  # somebody may have the old one
             return Ring(end, spin)  # (none is lost by a cancel at the block's end)
+
+        def close() -> None:
+            if listener is not None:
+                listener.close()
+
+        try:
+            return await and_end(share, close)
         except BaseException as error:
             end.free()  # now: the traceback may be kept
             if isinstance(error, OSError):
                 why = f"cannot listen for a ring on {where!r}"
                 raise located(error, why) from error
             raise
-        finally:
-            listener.close()
 
     return Opening(listen())
 
 
-@contextlib.asynccontextmanager
-async def _visits(
-    listener: Listener, role: int, any_user: bool
-) -> AsyncIterator[Callable[[], Awaitable[socket.socket]]]:
-    """Give the visitors who have asked for our ring, in the order of their asking."""
-    visitors: dict[socket.socket, anyio.CancelScope] = {}  # who have not; oldest first
-    asked: collections.deque[socket.socket] = collections.deque()
-    arrival = Change()
+class Visits(Block):
+    """The visitors who have asked for our ring, in the order of their asking."""
 
-    async def hear(sock: socket.socket) -> None:
-        try:
-            with visitors[sock]:
-                await _hear_ask(sock, role, any_user)
-                asked.append(sock)
-                arrival.happen()
-        except OSError as error:
-            _turned_away(listener, error)
-        finally:
-            del visitors[sock]
-            if sock not in asked:
-                sock.close()
+    def __init__(self, listener: Listener, role: int, any_user: bool) -> None:
+        self._listener = listener
+        self._wanted = role, any_user
+        # Who have not asked, the oldest first, and who have.
+        self._visitors: dict[socket.socket, anyio.CancelScope] = {}
+        self._asked: collections.deque[socket.socket] = collections.deque()
+        self._arrival = Change()
 
-    async def accept() -> None:
+    async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
+        undo.callback(self._hang_up)
+        self._tasks = await self._tasks_until(undo)
+        self._tasks.start_soon(self._accept)
+
+    def _hang_up(self) -> None:
+        for sock in (*self._asked, *self._visitors):
+            sock.close()
+
+    async def _accept(self) -> None:
         while True:
-            await anyio.wait_readable(listener.sock)
+            await anyio.wait_readable(self._listener.sock)
             try:
-                sock, _ = listener.sock.accept()
+                sock, _ = self._listener.sock.accept()
             except OSError as error:  # none is pending, or it has left again
                 if error.errno in EXHAUSTED:
                     await anyio.sleep(PAUSE)
                 continue
             sock.setblocking(False)
-            if len(visitors) >= VISITORS:
-                next(iter(visitors.values())).cancel()
+            if len(self._visitors) >= VISITORS:
+                next(iter(self._visitors.values())).cancel()
                 await anyio.lowlevel.checkpoint()
-            visitors[sock] = anyio.CancelScope()
-            tasks.start_soon(hear, sock)
+            self._visitors[sock] = anyio.CancelScope()
+            self._tasks.start_soon(self._hear, sock)
 
-    async def next_visitor() -> socket.socket:
-        while not asked:
-            await arrival.next()
-        return asked.popleft()
-
-    tasks = anyio.create_task_group()
-    await tasks.__aenter__()
-    try:
-        tasks.start_soon(accept)
-        yield next_visitor
-    finally:
-        tasks.cancel_scope.cancel()
+    async def _hear(self, sock: socket.socket) -> None:
         try:
-            # (without the block's error, which it would wrap)
-            await tasks.__aexit__(None, None, None)
+            with self._visitors[sock]:
+                await _hear_ask(sock, *self._wanted)
+                self._asked.append(sock)
+                self._arrival.happen()
+        except OSError as error:
+            _turned_away(self._listener, error)
         finally:
-            for sock in (*asked, *visitors):
+            del self._visitors[sock]
+            if sock not in self._asked:
                 sock.close()
+
+    async def next(self) -> socket.socket:
+        while not self._asked:
+            await self._arrival.next()
+        return self._asked.popleft()
 
 
 async def _is_taken(end: RingEnd, sock: socket.socket, listener: Listener) -> bool:

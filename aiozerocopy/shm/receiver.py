@@ -27,8 +27,8 @@ class Receiver(Side):
     """Takes records, which stay where they are."""
 
     def __init__(self, end: RingEnd) -> None:
-        super().__init__(end)
         self._is_busy = False
+        super().__init__(end)  # at last: it watches, and would not end by itself
 
     async def receive(self, most: int, result: Callable[[Taken], T]) -> T:
         """What ``result`` makes of the next records, ``most`` at most."""

@@ -480,13 +480,17 @@ async def test_scene_is_cancelled_at_every_await(name: str, tmp_path: Path) -> N
 
 
 # Scenes that are hit at every line, as the cases of rooms are, and where they are hit.
-# The rest of _core is hit in core/test_interruptions.py, other rooms by their tests.
+# The rest of _core is hit in core/test_interruptions.py, Dask's comms and transports by
+# TLS in the tests of those.
 HIT = """
     pool finalizing_buffer pipe relay process frames readback screen
     ffmpeg_writer ffmpeg_encoder ffmpeg_reader
+    sockets server frame_client broadcast broadcast_without_a_block ring fanout rpc
+    socket_transport page
 """
 ROOMS = """
     ffmpeg capture gl process _process opening pool frames framing relays
+    client _net broadcast shm transport web streams
     _core.memory _core.channel _core.fds
 """
 OTHERS = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)
