@@ -281,18 +281,6 @@ def to_rgb(
     return out
 
 
-def to_rgb24(
-    yuv: AnyBuffer,
-    size: tuple[int, int],
-    out: AnyBuffer | None = None,
-    *,
-    source: str = "yuv420p",
-    colour: Colour | None = None,
-) -> Any:
-    """As `to_rgb`, to rgb24."""
-    return to_rgb(yuv, size, out, source=source, colour=colour)
-
-
 def _new_array(shape: tuple[int, ...]) -> npt.NDArray[Any]:
     with extras.optional("a new array (none was given as out=)", "numpy"):
         import numpy

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 
 from aiozerocopy._core.change import Turns, in_turn
-from aiozerocopy.frames import to_rgb24
+from aiozerocopy.frames import to_rgb
 from aiozerocopy.web.pixels import (
     FORMATS,
     JPEG,
@@ -122,7 +122,7 @@ class JpegEncoder:
         array, form = frame.array, picture.form
         if form.is_yuv:
             size = (picture.width, picture.height)
-            array, form = to_rgb24(array, size, source=form.name), FORMATS["rgb24"]
+            array, form = to_rgb(array, size, source=form.name), FORMATS["rgb24"]
         return self._compress(array, form, self._quality)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tensors import Tensor
 
 from aiozerocopy import FramePool
-from aiozerocopy.frames import Colour, Conversion, to_nv12, to_rgb, to_rgb24, to_yuv420p
+from aiozerocopy.frames import Colour, Conversion, to_nv12, to_rgb, to_yuv420p
 
 Doubles = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
@@ -172,9 +172,9 @@ def test_bytes_with_a_size() -> None:
         (lambda: to_yuv420p(bytes(12), size=(2, 2), pix_fmt="gray"), "'gray'"),
         (lambda: to_yuv420p(bytes(11), size=(2, 2)), "has 12 bytes, not 11"),
         (lambda: to_yuv420p(bytes(12), bytearray(5), size=(2, 2)), "6 bytes, not 5"),
-        (lambda: to_rgb24(bytes(7), (2, 2)), "2x2 yuv420p has 6 bytes, not 7"),
-        (lambda: to_rgb24(bytes(6), (2, 2), bytearray(11)), "12 bytes, not 11"),
-        (lambda: to_rgb24(bytes(6), (0, 2)), "a picture of 0x2 has no pixels"),
+        (lambda: to_rgb(bytes(7), (2, 2)), "2x2 yuv420p has 6 bytes, not 7"),
+        (lambda: to_rgb(bytes(6), (2, 2), bytearray(11)), "12 bytes, not 11"),
+        (lambda: to_rgb(bytes(6), (0, 2)), "a picture of 0x2 has no pixels"),
         (lambda: to_rgb(bytes(6), (2, 2), source="yuv444p"), "unknown YUV format"),
         (lambda: Colour("bt470"), "unknown matrix"),  # type: ignore[arg-type]
         (lambda: Colour(chroma="top"), "chroma must be"),  # type: ignore[arg-type]
