@@ -88,23 +88,20 @@ def _parser() -> Parser:
     )
     add_film(parser)
     add_screen(parser)
-    parser.add_argument(
-        "--rate", type=rate, default=30, help="frames a second, such as 29.97"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--rate", type=rate, default=30, help="frames a second, such as 29.97")
+    add(
         "--seconds",
         type=seconds,
         metavar="N",
         help="length of the film (default: until Ctrl-C)",
     )
-    parser.add_argument(
+    add(
         "--damage",
         action="store_true",
         help="copy only what the X server reports as changed",
     )
-    parser.add_argument(
-        "--quality", choices=QUALITIES, help="default: the encoder's own"
-    )
+    add("--quality", choices=QUALITIES, help="default: the encoder's own")
     return parser
 
 

@@ -228,48 +228,45 @@ def _parser() -> Parser:
         "slow one misses frames, and costs the others nothing. A video begins again at "
         "its end; Ctrl-C ends all.",
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "source",
         nargs="?",
         type=source,
         help="demo, a scene; screen, the X11 screen; or whatever FFmpeg reads: a file, "
         "a URL, /dev/video0 (default: demo)",
     )
-    parser.add_argument(
+    add(
         "--source",
         dest="named",
         type=source,
         metavar="SOURCE",
         help="the same, as an option",
     )
-    parser.add_argument(
+    add(
         "--ffmpeg-input",
         type=words,
         metavar="OPTIONS",
         help='options of FFmpeg before -i, such as "-f v4l2" or "-re -stream_loop -1"',
     )
-    parser.add_argument(
-        "--once", action="store_true", help="stop at the end of the video"
-    )
+    add("--once", action="store_true", help="stop at the end of the video")
     add_picture(parser, Size(1280, 720), 30)
     add_screen(parser)
-    parser.add_argument(
+    add(
         "--host",
         type=host,
         default="127.0.0.1",
         help="where to listen; 0.0.0.0 lets other machines connect",
     )
-    parser.add_argument(
-        "--web", type=port, metavar="PORT", help="serve browsers on this port"
-    )
-    parser.add_argument(
+    add("--web", type=port, metavar="PORT", help="serve browsers on this port")
+    add(
         "--name",
         type=host,
         action="append",
         default=[],
         help="the public name of this server, such as films.example.org",
     )
-    parser.add_argument(
+    add(
         "--origin",
         type=origin,
         action="append",
@@ -278,15 +275,13 @@ def _parser() -> Parser:
         help="the page's address at a proxy, such as https://films.example.org, if the "
         "proxy does not pass the Host header on",
     )
-    parser.add_argument(
+    add(
         "--file",
         action="store_true",
         help="offer the film's file for download too, with --web",
     )
-    parser.add_argument(
-        "--tcp", type=port, metavar="PORT", help="serve programs on this port"
-    )
-    parser.add_argument(
+    add("--tcp", type=port, metavar="PORT", help="serve programs on this port")
+    add(
         "--unix",
         type=file,
         metavar="PATH",
@@ -294,7 +289,7 @@ def _parser() -> Parser:
     )
     add_token(parser)
     add_server_tls(parser)
-    parser.add_argument(
+    add(
         "--max-clients",
         type=count,
         default=1000,

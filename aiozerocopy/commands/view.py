@@ -194,15 +194,12 @@ def _parser() -> Parser:
         prog="aiozerocopy view",
         description="Receive frames, and show how they come: a line a second.",
     )
-    parser.add_argument(
-        "address", type=address, help="HOST:PORT, or the path of a Unix socket"
-    )
+    add = parser.add_argument
+    add("address", type=address, help="HOST:PORT, or the path of a Unix socket")
     add_token(parser)
     add_client_tls(parser)
-    parser.add_argument(
-        "--frames", type=count, metavar="N", help="stop after that many frames"
-    )
-    parser.add_argument(
+    add("--frames", type=count, metavar="N", help="stop after that many frames")
+    add(
         "--to",
         nargs="?",
         type=words,
@@ -211,7 +208,7 @@ def _parser() -> Parser:
         help="pipe the raw frames to it, with {size} and {pix_fmt} filled in "
         "(default: ffplay)",
     )
-    parser.add_argument(
+    add(
         "--reconnect",
         action="store_true",
         help="connect again when the connection is lost",
