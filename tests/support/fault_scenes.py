@@ -371,11 +371,12 @@ async def broadcast(scene: Scene) -> None:
                 _, data = scene.next(size)
                 await scene.tries("publish", partial(hub.publish, data))
                 scene.is_ours_again(data, "publish")
-            for near in pairs:
-                await scene.tries("aclose", near.aclose)
+            await hub.aclose(5)
             for client in clients:
                 if client.error is not None:
                     scene.judge("a viewer", client.error)
+            for near in pairs:
+                await scene.tries("aclose", near.aclose)
 
 
 async def child(scene: Scene) -> None:
