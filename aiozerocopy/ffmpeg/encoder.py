@@ -373,7 +373,9 @@ class Clients(Block):
     # -- the pieces ---------------------------------------------------------------
 
     async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
-        (await self._tasks_until(undo)).start_soon(self._run)
+        tasks = await undo.enter_async_context(anyio.create_task_group())
+        undo.callback(self._scope.cancel)  # (the group's would leave a cycle)
+        tasks.start_soon(self._run)
 
     async def _run(self) -> None:
         try:
