@@ -130,7 +130,7 @@ def listen_ring(
             return await and_end(share, close)
         except BaseException as error:
             end.free()  # now: the traceback may be kept
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) and listener is not None:
                 why = f"cannot listen for a ring on {where!r}"
                 raise located(error, why) from error
             raise
