@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import anyio
 
 from aiozerocopy._core import extras
+from aiozerocopy._core.borrows import or_undo
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken
 from aiozerocopy._core.failure import Failure
 
@@ -121,29 +122,29 @@ class Batches:
 
     async def _receive(self, count: int) -> npt.NDArray[Any]:
         """So many records, or as many as there are before the end."""
-        slot = view = None
+        slot: Lease | None = None
+        view: memoryview | None = None
         come: list[memoryview] = []
-        try:
-            try:
-                wanted = count * self._record_bytes
-                if self._pool is not None:
-                    slot = await self._pool.acquire()
-                view = slot.view[:wanted] if slot is not None else self._fresh(wanted)
-                try:
-                    # (one statement: no signal handler runs before it is known)
-                    come += await self._stream.receive_exactly(view) or (view,)
-                except IncompleteReceive as error:
-                    return self._last(view, error.received)
-                return self._array(view, count)
-            except BaseException:
-                give_back(self._stream, come, view, slot)
-                raise
-        except BaseException:
-            give_back(self._stream, come, view, slot)
-            raise
 
-    def _fresh(self, nbytes: int) -> memoryview:
-        return memoryview(self._numpy.empty(nbytes, "u1"))
+        async def receive() -> npt.NDArray[Any]:
+            nonlocal slot, view, come
+            wanted = count * self._record_bytes
+            if self._pool is not None:
+                slot = await self._pool.acquire()
+                view = slot.view[:wanted]
+            else:
+                view = memoryview(self._numpy.empty(wanted, "u1"))
+            try:
+                # (one statement: no signal handler runs before it is known)
+                come += await self._stream.receive_exactly(view) or (view,)
+            except IncompleteReceive as error:
+                return self._last(view, error.received)
+            return self._array(view, count)
+
+        async def undo(_: BaseException) -> None:
+            give_back(self._stream, come, view, slot)
+
+        return await or_undo(receive, undo)
 
     def _array(self, view: memoryview, count: int) -> npt.NDArray[Any]:
         shape = (count, *self._shape[1:])

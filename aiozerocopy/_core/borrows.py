@@ -150,8 +150,7 @@ class Operation:
 
 # What an exception interrupts is undone before it goes on.  The handlers are nested,
 # because a second exception may arrive while the first one is handled: so ``undo`` may
-# be called twice.  (`send`, `put`, `send_many`, `ReceiveStream._receive`, a transport's
-# `write` and a ring's `Receiver` repeat these lines, to save the calls.)
+# be called twice.  (Hot paths repeat these lines, to save the calls.)
 
 
 async def or_undo(
