@@ -138,16 +138,13 @@ class StreamComm(Comm):
         """
         if self._closed:
             raise CommClosedError(f"{self!r} was closed before")
+        sides = {"sender": self.local_info, "recipient": self.remote_info}
         frames = await to_frames(
             msg,
             allow_offload=self.allow_offload,
             serializers=serializers,
             on_error=on_error,
-            context={
-                "sender": self.local_info,
-                "recipient": self.remote_info,
-                **self.handshake_options,
-            },
+            context=sides | self.handshake_options,
             frame_split_size=self.max_shard_size,
         )
         buffers, nbytes = pack(frames)

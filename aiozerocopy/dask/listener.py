@@ -87,10 +87,17 @@ class StreamListener(BaseListener):
 
     def stop(self) -> None:
         """Stop listening; comms that exist go on."""
-        sockets, self._sockets = self._sockets, None
-        for each in sockets or ():
-            self._loop.remove_reader(each.sock)
-            each.close()
+        try:
+            self._close()
+        finally:
+            self._close()  # the first may be interrupted
+
+    def _close(self) -> None:
+        for each in self._sockets or ():
+            if each.sock.fileno() >= 0:
+                self._loop.remove_reader(each.sock)
+                each.close()
+        self._sockets = None
 
     async def _listen(self, backlog: int) -> list[Listening]:
         raise NotImplementedError
@@ -120,9 +127,8 @@ class StreamListener(BaseListener):
     def _note_end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            level = (
-                logging.INFO if isinstance(error, CommClosedError) else logging.ERROR
-            )
+            is_usual = isinstance(error, CommClosedError)
+            level = logging.INFO if is_usual else logging.ERROR
             logger.log(level, "the handler of a connection failed", exc_info=error)
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
@@ -138,6 +144,7 @@ class StreamListener(BaseListener):
             self._loop.add_reader(listening, self._accept, listening)
 
     async def _serve(self, stream: Stream, address: Any) -> None:
+        what: Stream | StreamComm = stream
         try:
             local = self.prefix + location_of(stream._raw_socket.getsockname())
             peer = self.prefix + location_of(address)
@@ -145,22 +152,18 @@ class StreamListener(BaseListener):
             if link is None or self._sockets is None:
                 stream.abort()
                 return
-            comm = self.comm_class(link, local, peer, self.deserialize)
-        except BaseException:
-            stream.abort()
-            raise
-        comm.allow_offload = self.allow_offload
-        comm._most = HANDSHAKE  # until it is over the peer may be anybody
-        try:
+            what = comm = self.comm_class(link, local, peer, self.deserialize)
+            comm.allow_offload = self.allow_offload
+            comm._most = HANDSHAKE  # until it is over the peer may be anybody
             with anyio.fail_after(timeout("connect")):
                 await self.on_connection(comm)
             comm._most = MEMORY_LIMIT
         except BaseException as error:
-            comm.abort()
+            what.abort()
             if not isinstance(error, (CommClosedError, TimeoutError)):
                 raise
             why = str(error) or "it took too long"
-            logger.info("%r ended before the handshake did: %s", comm, why)
+            logger.info("%r ended before the handshake did: %s", what, why)
             return
         result = self.comm_handler(comm)
         if inspect.isawaitable(result):

@@ -97,8 +97,8 @@ class UnixListener(StreamListener):
             self._remove_folder()
             raise
 
-    def stop(self) -> None:
-        super().stop()
+    def _close(self) -> None:
+        super()._close()
         self._remove_folder()
 
     def _remove_folder(self) -> None:

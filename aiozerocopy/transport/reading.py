@@ -287,9 +287,9 @@ class Reading(asyncio.Transport):
                 self._protocol = None
                 if self._handle is not None:
                     self._handle.close()
-                on_lost, self.on_lost = self.on_lost, None  # (which refers to us)
-                if on_lost is not None:
-                    on_lost()
+                if self.on_lost is not None:
+                    self.on_lost()
+                    self.on_lost = None  # (which refers to us)
 
     # -- what can be asked --------------------------------------------------------
 

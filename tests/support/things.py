@@ -7,6 +7,7 @@ a cycle.
 """
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -312,31 +313,36 @@ async def socket_transport(_: Path) -> AsyncIterator[Any]:
 async def tls_transport(_: Path) -> AsyncIterator[Any]:
     server, client = contexts()
     one, other = socket.socketpair()
-    made = await asyncio.gather(
-        transport.connect_accepted_socket(asyncio.Protocol, one, ssl=server),
-        transport.create_connection(
-            asyncio.Protocol, sock=other, ssl=client, server_hostname="localhost"
-        ),
-    )
-    ends = [end for end, _protocol in made]
-    del made
-    ends[0].write(bytes(1000))
-    yield ends
-    for end in ends:
-        end.abort()
+    with contextlib.ExitStack() as stack:
+
+        async def connect(call: Any) -> None:
+            made, _protocol = await call
+            stack.callback(made.abort)
+            made.write(bytes(1000))
+
+        async with anyio.create_task_group() as tasks:
+            accepted = transport.connect_accepted_socket
+            tasks.start_soon(connect, accepted(asyncio.Protocol, one, ssl=server))
+            connected = transport.create_connection(
+                asyncio.Protocol, sock=other, ssl=client, server_hostname="localhost"
+            )
+            tasks.start_soon(connect, connected)
+        yield (stack,)
     await turns()
 
 
 @scene("Server", never=("drop", "lose"))
 async def transport_server(_: Path) -> AsyncIterator[Any]:
     server = await transport.create_server(asyncio.Protocol, "127.0.0.1", 0)
-    address = server.sockets[0].getsockname()
-    made, protocol = await transport.create_connection(asyncio.Protocol, *address)
-    await turns()
-    yield server, made, protocol
-    made.abort()
-    server.close()
-    server.abort_clients()
+    with contextlib.ExitStack() as stack:
+        stack.callback(server.abort_clients)
+        for _again in range(2):  # (the first may be interrupted)
+            stack.callback(server.close)
+        address = server.sockets[0].getsockname()
+        made, protocol = await transport.create_connection(asyncio.Protocol, *address)
+        stack.callback(made.abort)
+        await turns()
+        yield server, made, protocol
     await server.wait_closed()
     await turns()
 
@@ -354,16 +360,28 @@ async def dask_comms(_: Path) -> AsyncIterator[Any]:
     from distributed.comm.core import connect, listen
     from distributed.protocol.serialize import to_serialize
 
-    served: asyncio.Queue[Any] = asyncio.Queue()
-    for place in ("azc://127.0.0.1:0", "azc+unix://"):
-        async with listen(place, served.put) as listener:
-            one = await connect(listener.contact_address)
-            other = await served.get()
-            await one.write({"x": to_serialize(PICTURE)})
-            got = await other.read()
-            yield one, other, got
+    comms: list[Any] = []
+
+    async def serve(comm: Any) -> None:
+        comms.append(comm)
+        try:
+            await comm.write({"x": to_serialize(PICTURE)})
+        except BaseException:
+            comm.abort()
+            raise
+
+    server, client = contexts()
+    for place in ("azc://127.0.0.1:0", "azc+tls://127.0.0.1:0", "azc+unix://"):
+        ours: dict[str, Any] = {}
+        theirs: dict[str, Any] = {}
+        if place.startswith("azc+tls"):
+            ours = {"ssl_context": server}
+            theirs = {"ssl_context": client, "server_hostname": "localhost"}
+        async with listen(place, serve, **ours) as listener:
+            one = await connect(listener.contact_address, **theirs)
+            got = await one.read()
+            yield one, comms.pop(), got
             await one.close()
-            await other.close()
 
 
 # ---- FFmpeg, screens, pictures ------------------------------------------------------

@@ -202,6 +202,8 @@ def skip_what_cannot_be(face: str, loop: str, *paths: str) -> None:
         pytest.importorskip("aiohttp")
     if loop == "uvloop":
         pytest.importorskip("uvloop")
+    if "/h264" in paths and sys.version_info < (3, 11):
+        pytest.skip("a tracer makes it leak an exception that no object refers to")
     if "/h264" in paths and h264.ffmpeg_if_any() is None:
         pytest.skip("needs FFmpeg")
     if STREAM in paths and jpeg.find_compressor() is None:
