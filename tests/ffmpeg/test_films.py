@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -357,8 +358,7 @@ def expected(numbers: Sequence[int]) -> list[int]:
 async def test_asyncios_own_cancel_waits_for_the_thread(tmp_path: Path) -> None:
     """Whatever its moment, the memory is the caller's, and the film is whole."""
     path = tmp_path / "a.yuv"
-    size = (1920, 1080)
-    picture = bytearray(1920 * 1080 * 3)
+    picture = bytearray(prod(size := (2560, 1440)) * 3)
 
     async with Writer([*RAW, path], size) as video:
         for moment in range(40):
@@ -372,7 +372,7 @@ async def test_asyncios_own_cancel_waits_for_the_thread(tmp_path: Path) -> None:
             picture.append(0)
             del picture[-1]
         await video.put(numbered(60, size))
-    count = path.stat().st_size * 2 // (3 * 1920 * 1080)
+    count = path.stat().st_size * 2 // (3 * prod(size))
     *before, last = luma_of(path, count, size)
     assert last == expected([60])[0]
     assert set(before) <= set(expected([100]))
@@ -389,7 +389,7 @@ async def test_loop_is_free_meanwhile(
         assert is_free.wait(10)
 
     monkeypatch.setattr(Conversion, "to_yuv", convert)
-    size = (1920, 1080)
+    size = (2560, 1440)
     async with Writer([*RAW, tmp_path / "a.yuv"], size) as video:
         async with meanwhile(video.put, numbered(1, size)):
             await others_wait()
@@ -414,7 +414,7 @@ def _apart(picture: Array) -> Iterator[Any]:
     yield Tensor(picture.transpose(2, 0, 1).copy().transpose(1, 2, 0))
 
 
-@pytest.mark.parametrize("size", [(64, 48), (1920, 1080)], ids=str)
+@pytest.mark.parametrize("size", [(64, 48), (2560, 1440)], ids=str)
 @pytest.mark.parametrize("pix_fmt", ["yuv420p", "rgb24"])
 async def test_any_strides(
     tmp_path: Path, pix_fmt: str, size: tuple[int, int], dice: np.random.Generator
