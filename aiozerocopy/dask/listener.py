@@ -162,8 +162,7 @@ class StreamListener(BaseListener):
             what.abort()
             if not isinstance(error, (CommClosedError, TimeoutError)):
                 raise
-            why = str(error) or "it took too long"
-            logger.info("%r ended before the handshake did: %s", what, why)
+            logger.info("no handshake: %s", str(error) or f"{what!r} took too long")
             return
         result = self.comm_handler(comm)
         if inspect.isawaitable(result):
