@@ -335,7 +335,13 @@ static int poll_socket(struct pollfd *fd) {
     return fd->revents != 0;
 }
 
+/* Who asks next by a poll how far a socket's reader is.  The number may be another
+ * file's by now, whose own channel counts its calls. */
+static int asker = -1;
+
 static int fake_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
+    const bool asks = asker == sim_self();
+    asker = -1;
     SIM_CHECK(count == 1 && timeout_ms == 0, "an unexpected poll");
     SIM_CHECK(!sim_holds_locks(), "poll with a lock held");
     if (kernel_is_nothing(fds[0].fd)) {
@@ -346,6 +352,7 @@ static int fake_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     bool out = fds[0].events & POLLOUT;
     sim_file *file = kernel_file(fds[0].fd);
     if (file->kind == SOCKET) return poll_socket(fds);
+    if (asks) return sim_chance(512) ? 0 : (fds[0].revents = POLLOUT) != 0;
     sim_flow *flow = &file->flow[out];
     if (kernel_on_move) kernel_on_move(file, out);
     sim_yield();
@@ -715,7 +722,7 @@ static ssize_t fake_lend(int fd, sys_between *between, const struct iovec *vec,
 
 /* A foreign file may answer anything.  Others may write into the pipe too, and
  * the answer may be old when it comes. */
-static ssize_t fake_unread(int fd, bool socket) {
+static ssize_t unread_of(int fd, bool socket) {
     if (kernel_is_nothing(fd)) return -EBADF;
     sim_file *file = kernel_file(fd);
     sim_flow *flow = &file->flow[1];
@@ -741,6 +748,12 @@ static ssize_t fake_unread(int fd, bool socket) {
     sim_trace("unread of fd %ld: %ld", fd, (int64_t)unread, 0);
     if (stranger) return sim_chance(512) ? 0 : -ENOTTY;
     return (ssize_t)unread;
+}
+
+static ssize_t fake_unread(int fd, bool socket) {
+    ssize_t n = unread_of(fd, socket);
+    asker = socket && n >= 0 ? sim_self() : -1;
+    return n;
 }
 
 /* ---- sockets --------------------------------------------------------- */

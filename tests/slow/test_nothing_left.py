@@ -508,8 +508,6 @@ def unseen() -> Iterator[None]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("unseen")
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize("name", [*HIT.split(), *OF_ROOMS])
 def test_hit_at_every_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -537,8 +535,7 @@ def test_hit_at_every_line(
 
     async def main() -> None:
         # (else asyncio's frame keeps it, and what it has passed, in a cycle)
-        forget = lambda _, context: context.clear()  # noqa: E731
-        asyncio.get_running_loop().set_exception_handler(forget)
+        asyncio.get_running_loop().set_exception_handler(lambda _, it: it.clear())
         await hit_each_line(play, tuple(ROOMS.split()), first)
 
     run_on("asyncio", main)

@@ -371,13 +371,9 @@ async def dask_comms(_: Path) -> AsyncIterator[Any]:
             raise
 
     server, client = contexts()
+    theirs = {"ssl_context": client, "server_hostname": "localhost"}
     for place in ("azc://127.0.0.1:0", "azc+tls://127.0.0.1:0", "azc+unix://"):
-        ours: dict[str, Any] = {}
-        theirs: dict[str, Any] = {}
-        if place.startswith("azc+tls"):
-            ours = {"ssl_context": server}
-            theirs = {"ssl_context": client, "server_hostname": "localhost"}
-        async with listen(place, serve, **ours) as listener:
+        async with listen(place, serve, ssl_context=server) as listener:
             one = await connect(listener.contact_address, **theirs)
             got = await one.read()
             yield one, comms.pop(), got

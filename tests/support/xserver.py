@@ -68,8 +68,11 @@ def x_server(
             raise ChildProcessError(f"Xvfb does not start: {' '.join(command)}")
         yield Server(f":{number}", process)
     finally:
-        process.terminate()  # so that it removes its lock
-        process.wait()
+        # (a signal that comes just before it sleeps does not wake it)
+        while process.poll() is None:
+            process.terminate()  # so that it removes its lock
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1)
 
 
 class Painter:
