@@ -289,7 +289,6 @@ bool azc__begin_turn(azc_channel *channel, azc_op *hold) {
     channel->in_caller = false;
     channel->stop_early = hold->cancelled;
     channel->stopped_by = 0;
-    channel->extra_calls = 0;
     hold->in_flight = 1; /* so that a cancel asks the driver */
     return true;
 }

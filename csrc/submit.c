@@ -120,7 +120,6 @@ ssize_t azc_recv_now(azc_id id, void *data, size_t n, size_t need, uint64_t *rec
         channel->wanted = 0;
         if (come > 0) {
             *received = (uint64_t)come;
-            channel->queue.sent += (uint64_t)come;
             channel->stats.messages++;
             channel->stats.immediate++;
         }

@@ -169,16 +169,15 @@ class Channel(OfOneProcess):
         ready = Operation(port, [None])
         if lib.azc_bind_port(self.id, port.id, ready.token, budget) != 0:
             self._port = None
-            self.note_result(port, ready, 0, 0)
-            return
         if self.ready is None:
             self.ready = ready
-            if self._port is None:  # `unbind_port` in another thread came in between
-                self.ready = None
-                self.note_result(port, ready, 0, 0)
+            if self._port is not None:
+                return
+            self.ready = None  # it is closed, perhaps by `unbind_port` meanwhile
         else:  # what came in between has bound another, before or after
             lib.azc_bind_port(self.id, port.id, self.ready.token, budget)
-            self.note_result(port, ready, 0, 0)
+        ready.end()
+        port.forget(ready)
 
     def submit(
         self,

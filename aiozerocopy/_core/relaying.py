@@ -154,7 +154,7 @@ async def relay_streams(
     waiter, operation = await sink._begin()
     if len(source._unread) >= limit:
         await _send_unread(relay, source, sink, waiter, operation, limit)
-        return relay.moved - before
+        return limit
 
     async def move() -> None:
         _open(relay, source, sink, waiter, operation, how)

@@ -235,7 +235,7 @@ class SendStream(Bound, ByteSendStream):
                 if operation is not None and result != 0:
                     await self._attend_put(waiter, operation, result)
                 self._call = None  # what is queued now holds nobody up
-                return Ticket(self, waiter, operation if result < 0 else None)
+                return Ticket(self, waiter, operation)
             except BaseException as error:
                 await self._undo(waiter, ready, operation, error)
                 raise

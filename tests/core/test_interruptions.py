@@ -605,7 +605,10 @@ SENDS = {
     "send_fds, waiting": sends(lambda s: s.send_fds(BIG)),
     "abort": sends(abort, before=Sending.put_first),
     "cancelled send": sends(lambda s: s.send(BIG), cancel=True),
-    "cancelled send_many": sends(lambda s: s.send_many(BIG, 2), cancel=True),
+    "cancelled send_many": sends(lambda s: s.send_many(SMALL, 400), cancel=True),
+    "cancelled send_many of big ones": sends(
+        lambda s: s.send_many(BIG, 2), cancel=True
+    ),
     "cancelled send_fds": sends(lambda s: s.send_fds(BIG), cancel=True),
     "cancelled put": sends(lambda s: s.put(SMALL), cancel=True, **FULL),
     "cancelled relay": relays(lambda s: s.relay(BIG), cancel=True),

@@ -15,6 +15,7 @@ from links import attempt, others_wait
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core import channel
+from aiozerocopy._core.borrows import borrowed
 
 pytestmark = pytest.mark.anyio
 
@@ -52,7 +53,9 @@ class TestYields:
         """Its stream may be closed meanwhile."""
         await ends.writer.send(b"x")
         await ends.reader.receive()
+        before = len(borrowed)
         assert await ends.reader.receive_into(bytearray()) == 0
+        assert len(borrowed) == before
         waiter = ends.reader._waiter
         assert waiter is not None
 

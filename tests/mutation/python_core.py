@@ -32,7 +32,8 @@ lifetime memory pins pipe_size receiving relaying sending to_all waiter
 JUDGES = """
 contract core/test_ahead.py core/test_anyio.py core/test_batches.py
 core/test_buffers.py core/test_channel.py core/test_errors.py
-core/test_extras.py core/test_fds.py core/test_groups.py core/test_lasting.py
+core/test_extras.py core/test_fds.py core/test_groups.py core/test_interruptions.py
+core/test_lasting.py
 core/test_lending.py core/test_lifetime.py core/test_memory.py core/test_opening.py
 core/test_pins.py core/test_pool.py core/test_process.py
 core/test_receiving.py core/test_relay.py core/test_relaying.py core/test_sending.py

@@ -414,6 +414,29 @@ static void check_lent_piece(void) {
     end_with(&it);
 }
 
+static int long_buffer(int fd) { return fd < 0 ? 0 : 2 * PAGE; }
+
+/* On a UNIX socket the pages of a message are lent that its buffer has no room for. */
+static void check_short_message(void) {
+    azc_id pool;
+    begin("azc_send_bound", "a socket with a long buffer");
+    azc_sys.takes_loans = long_buffer;
+    stream it = open_stream(SOCKET, LENDS, MIB);
+    CHECK(azc_pool_open(2 * PAGE, 1, &pool) == 0);
+    char *slot = azc_pool_slot(pool, 0);
+    memcpy(slot, fresh(&it, PAGE), PAGE);
+    bind(&it);
+    CHECK(azc_send_bound(it.channel, it.token, slot, PAGE, 1, 0) == 0);
+    memcpy(slot, fresh(&it, 2 * PAGE), 2 * PAGE);
+    bind(&it);
+    CHECK(azc_send_bound(it.channel, it.token, slot, 2 * PAGE, 1, 0) == -EINPROGRESS);
+    CHECK(it.flow->lent == 2 * PAGE);
+    read_on(&it);
+    CHECK(has_arrived(&it) && tells(&it, it.token, 0, 2 * PAGE));
+    CHECK(azc_pool_close(pool) == 0);
+    end_with(&it);
+}
+
 enum { SEATS = 8 };
 
 static void open_seats(stream *all, azc_seat *seats, azc_tally *tallies) {
@@ -806,6 +829,43 @@ static void check_closed_loop(void) {
     end_with(&it);
 }
 
+/* ---- a pipe of ours ------------------------------------------------------ */
+
+enum { HIGHER = 10 };
+static int dups_left;
+static unsigned closed; /* a bit for each number */
+
+static int new_pipe(int ends[2]) { return ends[0] = 1, ends[1] = 2, 0; }
+
+static int no_pipe(int ends[2]) { return ends[0] = ends[1] = -EMFILE; }
+
+static int dup_if_any(int fd) { return dups_left-- > 0 ? fd + HIGHER : -EMFILE; }
+
+static int note_close(int fd) { return closed |= 1U << fd, 0; }
+
+static void check_pipe(void) {
+    static const unsigned low = 1U << 1 | 1U << 2;
+    begin("azc_pipe", "numbers run out");
+    azc_sys.dup = dup_if_any;
+    azc_sys.close = note_close;
+    for (int count = -1; count <= 2; count++) {
+        azc_fds from = {0}, into = {0};
+        azc_sys.blocking_pipe = count < 0 ? no_pipe : new_pipe;
+        dups_left = count;
+        closed = 0;
+        CHECK(azc_pipe(&from, &into) == (count == 2 ? 0 : -EMFILE));
+        CHECK(closed == (count < 0 ? 0 : count == 1 ? low | 1U << (1 + HIGHER) : low));
+        CHECK(from.count == (count == 2) && into.count == (count == 2));
+        if (count == 2) CHECK(from.fds[0] == 1 + HIGHER && into.fds[0] == 2 + HIGHER);
+    }
+    azc_fds both = {0};
+    dups_left = 1;
+    closed = 0;
+    CHECK(azc_dup_fds(&both, (int[]){1, 2}, 2) == -EMFILE && !both.count);
+    CHECK(closed == 1U << (1 + HIGHER));
+    end();
+}
+
 /* ---- all of them --------------------------------------------------------- */
 
 static void check_ways(void) {
@@ -831,6 +891,7 @@ int main(void) {
     check_ways();
     for (size_t i = 0; i < sizeof SHARES / sizeof *SHARES; i++) check_share(&SHARES[i]);
     check_lent_piece();
+    check_short_message();
     check_all();
     check_one_channel_twice();
     check_cancelled_meanwhile();
@@ -847,6 +908,7 @@ int main(void) {
     check_recv_fds();
     check_closed_port();
     check_closed_loop();
+    check_pipe();
     free(memory);
     free(expected);
     return 0;
