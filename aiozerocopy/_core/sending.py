@@ -270,24 +270,20 @@ class SendStream(Bound, ByteSendStream):
         waiter, out = self._enter(), self._out
         ready = mine = found = None
         try:
-            try:
-                if (
-                    self._loop is not NOWHERE
-                    and isinstance(messages, (list, tuple))
-                    and (block := joined(messages))
-                    and (ready := out.free())
-                ):
-                    views, count = ready.views, len(messages)
-                    found = send_at_once(out.id, ready.token, views, block, SEND, count)
-                    mine, ready = ready if found else None, None
-                    if mine is not None:
-                        sizes = map(nbytes, messages)
-                        result = out.note_batch(waiter.port, mine, sizes, *found)
-                        await self._attend(waiter, mine, result)
-            except BaseException as error:
-                await self._undo(waiter, ready, mine, error)
-                raise
-        except BaseException as error:
+            if (
+                self._loop is not NOWHERE
+                and isinstance(messages, (list, tuple))
+                and (block := joined(messages))
+                and (ready := out.free())
+            ):
+                views, count = ready.views, len(messages)
+                found = send_at_once(out.id, ready.token, views, block, SEND, count)
+                mine, ready = ready if found else None, None
+                if mine is not None:
+                    sizes = map(nbytes, messages)
+                    result = out.note_batch(waiter.port, mine, sizes, *found)
+                    await self._attend(waiter, mine, result)
+        except BaseException as error:  # (the block is ours: once is enough)
             await self._undo(waiter, ready, mine, error)
             raise
         if found is not None:

@@ -224,13 +224,15 @@ class TestFd:
 
 class TestPort:
     def test_a_channel_that_is_gone_has_none(self, bound: Unread, port: Port) -> None:
-        assert bound.channel.ready is not None
+        ready, before = bound.channel.ready, set(borrowed)
+        assert ready is not None
         lib.azc_free(bound.channel.id)
         bound.channel.bind_port(port, 10)
         assert bound.channel.ready is None
-        for each in list(port.operations.values()):
-            each.end()
-            port.forget(each)
+        assert port.operations == {ready.token: ready}
+        assert borrowed.keys() <= before
+        ready.end()
+        port.forget(ready)
 
     def test_what_a_send_uses_stays_borrowed(self, bound: Unread, port: Port) -> None:
         ready = bound.channel.ready

@@ -605,7 +605,7 @@ SENDS = {
     "send_fds, waiting": sends(lambda s: s.send_fds(BIG)),
     "abort": sends(abort, before=Sending.put_first),
     "cancelled send": sends(lambda s: s.send(BIG), cancel=True),
-    "cancelled send_many": sends(lambda s: s.send_many(SMALL, 400), cancel=True),
+    "cancelled send_many": sends(lambda s: s.send_many(SMALL, 9), cancel=True, **FULL),
     "cancelled send_many of big ones": sends(
         lambda s: s.send_many(BIG, 2), cancel=True
     ),

@@ -125,8 +125,10 @@ async def test_a_flush_at_once_tells_the_tickets(ends: azc.opening.PipeEnds) -> 
 async def test_who_was_told_by_the_ticket_is_not_told_again(
     ends: azc.opening.PipeEnds,
 ) -> None:
-    stream, sizes = ends.writer, (MUCH, MUCH + 1, MUCH + 2, MUCH + 3)
-    told, *others, undone = [await stream.put(bytes(size)) for size in sizes]
+    stream, sizes = ends.writer, (MUCH, MUCH + 1, MUCH + 2, MUCH + 3, MUCH + 4)
+    told, *others, undone, early = [await stream.put(bytes(size)) for size in sizes]
+    early._take_back()
+    assert early.done()
     ends.reader.abort()
     with pytest.raises(StreamBroken):
         await told

@@ -38,7 +38,7 @@ core/test_lending.py core/test_lifetime.py core/test_memory.py core/test_opening
 core/test_pins.py core/test_pool.py core/test_process.py
 core/test_receiving.py core/test_relay.py core/test_relaying.py core/test_sending.py
 core/test_sending_by_hand.py core/test_to_all.py
-core/test_trio_streams.py core/test_waiter.py
+core/test_trio_streams.py core/test_waiter.py sync/test_streams.py
 """
 CORE = TESTS.parent / "aiozerocopy" / "_core"
 PYTHON = Core(
