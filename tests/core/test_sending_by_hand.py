@@ -103,6 +103,14 @@ class TestAnotherLoop:
         receiver.abort()
 
 
+async def test_pieces_leave_nothing_with_the_loop(stream: SendStream) -> None:
+    await stream.send(b"a", b"b")
+    assert stream._waiter is not None
+    before = list(stream._waiter.port.operations)
+    await stream.send(b"a", b"b")
+    assert list(stream._waiter.port.operations) == before
+
+
 # ---- what was put ------------------------------------------------------------------
 
 

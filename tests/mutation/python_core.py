@@ -44,9 +44,9 @@ CORE = TESTS.parent / "aiozerocopy" / "_core"
 PYTHON = Core(
     CORE, [f"{it}.py" for it in FILES.split()], SURVIVORS / "python", mutants_of
 )
-MOST_TESTS = 300  # of those that reach a line
-CPU_SECONDS = 120  # of a mutant,
-PATIENCE = 240.0  # which may also wait
+MOST_TESTS = 600  # of those that reach a line
+CPU_SECONDS = 240  # of a mutant,
+PATIENCE = 480.0  # which may also wait
 WITHOUT = 1200  # seconds of all tests without a fault
 
 
