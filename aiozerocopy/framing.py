@@ -21,6 +21,7 @@ from aiozerocopy._core.borrows import or_undo
 from aiozerocopy._core.errors import IncompleteReceive
 from aiozerocopy._core.failure import Failure
 from aiozerocopy._core.leases import Lease, buffer_of
+from aiozerocopy._core.receiving import Receives
 from aiozerocopy._net.connecting import check_counts, check_seconds
 from aiozerocopy._net.foreign_streams import exact_receiver, whole_sender
 from aiozerocopy._net.frame_header import DTYPES as DTYPES
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from anyio.abc import ByteReceiveStream, ByteSendStream
-    from typing_extensions import Self
 
     from aiozerocopy._core.batches import Source
     from aiozerocopy._core.leases import AnyBuffer
@@ -126,7 +126,7 @@ class ReceivedFrame(Described, Lease):
         return f"<ReceivedFrame {self.sequence}: {self.dtype} {self.shape}>"
 
 
-class FrameReceiver:
+class FrameReceiver(Receives["ReceivedFrame"]):
     """Receives frames from a stream, which stays the caller's to close.
 
     Payloads go into slots of ``pool``, if there is one: a slot must hold ``max_bytes``
@@ -234,15 +234,6 @@ class FrameReceiver:
                 f"{len(memory):,} bytes of a frame did not come within {seconds:.0f} "
                 f"seconds (frame_timeout={self._timeout:g})"
             )
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> ReceivedFrame:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
 
 
 _look: Callable[[memoryview], tuple[int, bool, bool]] = attrgetter(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import anyio
 from anyio.abc import ByteReceiveStream
@@ -38,6 +38,8 @@ from aiozerocopy._core.waiter import checkpoint
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from typing_extensions import Self
+
     from aiozerocopy._core.batches import Pool
     from aiozerocopy._core.channel import Channel
     from aiozerocopy._core.leases import AnyBuffer
@@ -46,6 +48,22 @@ if TYPE_CHECKING:
 RECEIVE_SIZE = 64 << 10
 
 T = TypeVar("T")
+
+
+class Receives(Generic[T]):
+    """``async for`` gives what `receive` does, until the end."""
+
+    async def receive(self) -> T:
+        raise NotImplementedError
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
 
 
 class Reception(Operation):

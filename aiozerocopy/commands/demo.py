@@ -8,6 +8,7 @@ was rendered.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tempfile
 from pathlib import Path
@@ -85,8 +86,7 @@ def summary(made: Rendered) -> str:
 
 async def run(options: argparse.Namespace) -> bool:
     """Render, encode, verify; False if anything is not what it should be."""
-    scene = scenes.demo_scene(SIZE, FPS)
-    try:
+    with contextlib.closing(scenes.demo_scene(SIZE, FPS)) as scene:
         print(
             f"{SIZE[0]} x {SIZE[1]} at {FPS} fps, {scene.pix_fmt}, drawn by "
             f"{scene.name}\nand encoded by {ffmpeg.find_ffmpeg()}\n"
@@ -95,8 +95,6 @@ async def run(options: argparse.Namespace) -> bool:
         made = await _render(scene, output, options.frames)
         decoded = len(await decoded_digests(output, "gray"))
         checked, same = await check_lossless(scene, options.checked_frames)
-    finally:
-        scene.close()
     sheet = output.with_suffix(".png")
     await contact_sheet(output, made.frames, sheet)
     whole = decoded == made.frames

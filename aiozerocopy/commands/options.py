@@ -68,8 +68,8 @@ class _Help(HelpFormatter):
 class Refused(ArgumentTypeError):
     """What is wrong with a text, and what to write instead."""
 
-    def __init__(self, text: str, why: str) -> None:
-        super().__init__(f"{text!r} {why}")
+    def __init__(self, text: str, why: str, instead: str = "") -> None:
+        super().__init__(f"{text!r} {why}" + (f": write {instead}" if instead else ""))
 
 
 # --- numbers ------------------------------------------------------------------
@@ -103,8 +103,7 @@ def region(text: str) -> tuple[int, int, int, int]:
     )
     width, height, x, y = map(int, match.groups()) if match else (0, 0, 0, 0)
     if not (width and height):
-        what = "write WIDTHxHEIGHT+X+Y, such as 640x480+0+0"
-        raise Refused(text, f"is not a region: {what}")
+        raise Refused(text, "is not a region", "WIDTHxHEIGHT+X+Y, such as 640x480+0+0")
     return x, y, width, height
 
 
@@ -127,8 +126,7 @@ def seconds(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value <= LONGEST:
-        what = "write seconds, such as 10 or 0.5"
-        raise Refused(text, f"is not a length of time: {what}")
+        raise Refused(text, "is not a length of time", "seconds, such as 10 or 0.5")
     return value
 
 
@@ -264,8 +262,7 @@ def port(text: str) -> int:
 def address(text: str) -> Address:
     """``localhost:8000``, ``[::1]:8000``, or the path of a Unix socket."""
     if re.match("[a-z]+://", text):
-        what = "write HOST:PORT as serve --tcp shows it"
-        raise Refused(text, f"is for browsers: {what}")
+        raise Refused(text, "is for browsers", "HOST:PORT as serve --tcp shows it")
     host, number = parse_address(text)
     if number is None:
         if host == "localhost" or _is_ip(host):
@@ -281,8 +278,7 @@ def address(text: str) -> Address:
         what = "write an IPv6 address in brackets, such as [::1]:8000"
         raise Refused(text, f"has several colons: {what}")
     if not 0 < number <= LAST_PORT:
-        what = f"write one from 1 to {LAST_PORT} after the colon"
-        raise Refused(text, f"has no port: {what}")
+        raise Refused(text, "has no port", f"one from 1 to {LAST_PORT} after the colon")
     return Address(host, number)
 
 

@@ -175,21 +175,15 @@ def title_of(source: str) -> str:
 
 def to_copy(options: argparse.Namespace, place: Address | Path) -> str:
     """The command that views what is served there, to be copied to a shell."""
-    view = ["aiozerocopy"]
-    if shutil.which("aiozerocopy") is None:
-        view = [sys.executable, "-m", "aiozerocopy"]
-    view.append("view")
-    if isinstance(place, Path):
-        view.append(str(place.absolute()))
-    else:
-        view.append(str(place))
-        if options.tls_cert is not None:
-            view.append(f"--tls-ca={options.tls_cert.absolute()}")
+    is_found = shutil.which("aiozerocopy") is not None
+    view = ["aiozerocopy"] if is_found else [sys.executable, "-m", "aiozerocopy"]
+    view += ["view", str(place.absolute() if isinstance(place, Path) else place)]
+    if options.tls_cert is not None and isinstance(place, Address):
+        view.append(f"--tls-ca={options.tls_cert.absolute()}")
     if options.token_file is not None:
         view.append(f"--token-file={options.token_file.absolute()}")
-    elif options.token is not None:
-        return f"by a program   {shlex.join(view)}   (and its token)"
-    return f"by a program   {shlex.join(view)}"
+    rest = "" if options.token is None else "   (and its token)"
+    return f"by a program   {shlex.join(view)}{rest}"
 
 
 def _name_for(host: str, encryption: ssl.SSLContext | None, certificate: Path) -> str:

@@ -9,9 +9,9 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import anyio
 from anyio.abc import AsyncResource, ByteReceiveStream, ByteSendStream
 
+from aiozerocopy._core.receiving import Receives
 from aiozerocopy._core.ring_end import PRODUCER, RingEnd, too_large
 from aiozerocopy.shm.receiver import Receiver
 from aiozerocopy.shm.record import Batch, Record, only_record
@@ -22,7 +22,7 @@ from aiozerocopy.shm.slot import Slot
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Buffer
 
 BATCH = 256  # records
 RECEIVE_SIZE = 64 << 10  # bytes
@@ -42,7 +42,7 @@ class RingStats:
     rings: int  # how often the other side had to be woken
 
 
-class Ring(AsyncResource):
+class Ring(AsyncResource, Receives["Record"]):
     """One side of a ring: either it sends, or it receives."""
 
     _side: Sender | Receiver | None = None  # until __init__ has made it
@@ -163,15 +163,6 @@ class Ring(AsyncResource):
         if isinstance(self._side, Receiver):
             return self._side
         raise TypeError("this side of the ring sends, it does not receive")
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Record:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
 
     def receive_stream(self) -> RingReceiveStream:
         """This side as one of anyio's byte streams, without boundaries of records.

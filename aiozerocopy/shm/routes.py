@@ -10,20 +10,17 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING
 
-import anyio
-
 from aiozerocopy._core import waiter
 from aiozerocopy._core.borrows import and_end
 from aiozerocopy._core.change import Change
+from aiozerocopy._core.receiving import Receives
 from aiozerocopy.shm.record import Record, only_record
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from aiozerocopy.shm.receiver import Receiver
 
 
-class Route:
+class Route(Receives["Record"]):
     """The records of one type; or those that have no route of their own."""
 
     def __init__(self, routes: Routes) -> None:
@@ -36,15 +33,6 @@ class Route:
         while not self._queue:
             await self._routes.pull()
         return self._queue.popleft()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Record:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
 
 
 class Routes:

@@ -4,8 +4,8 @@
         print(server.url)
 
 The page takes the best of three ways that server and browser share, all of them over a
-WebSocket: H.264 (FFmpeg encodes it once for all), JPEG (encoded once a frame), or the
-pixels themselves (sent as they are, without a copy).
+WebSocket: H.264 (FFmpeg encodes it once for all, and once more for slow links), JPEG
+(encoded once a frame), or the pixels themselves (sent as they are, without a copy).
 
 `app` is the same page as an ASGI application, `aiohttp_app` as one of aiohttp.
 
@@ -13,9 +13,10 @@ server     our own server                 asgi, on_aiohttp  in servers of others
 site       what is offered                guard      which requests are refused, and why
 modes      the ways to watch, and feeds   assets     the files of the page
 settings   what each setting may be
-h264       one FFmpeg for all viewers     jpeg       one picture for all viewers
+h264       FFmpeg, packets for viewers    jpeg       one picture for all viewers
 pixels     what can be shown, messages    download   a film's file
-matroska   frames as FFmpeg gets them     link       what is new enough to send
+matroska   frames as FFmpeg gets them     fit        which rendition a viewer gets
+link       what is new enough to send
 exchange   the seam: requests, viewers    request    a request, a refusal
 websocket  a viewer on our connection     http       requests and answers there
 """

@@ -180,14 +180,6 @@ def _path_in(scope: Scope, query: str) -> str:
     raise Refused(307, f"it is at {place}", {"Location": target})
 
 
-def _raw(headers: Headers) -> list[tuple[bytes, bytes]]:
-    fields = {**COMMON_HEADERS, **headers}
-    return [
-        (name.lower().encode("latin-1"), value.encode("latin-1"))
-        for name, value in fields.items()
-    ]
-
-
 class _Exchange(ForeignViewer):
     """One call of the application: a request, and its viewer if it gets one."""
 
@@ -206,7 +198,11 @@ class _Exchange(ForeignViewer):
 
     async def _begin(self, kind: str, status: int, headers: Headers) -> None:
         self._count(status)
-        await self._say(kind, status=status, headers=_raw(headers))
+        raw = [
+            (name.lower().encode("latin-1"), value.encode("latin-1"))
+            for name, value in {**COMMON_HEADERS, **headers}.items()
+        ]
+        await self._say(kind, status=status, headers=raw)
 
     async def _outlast(self, code: int, reason: str) -> None:
         await first_to_end(partial(self._say_goodbye, code, reason), self._until_gone)

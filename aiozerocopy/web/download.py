@@ -20,7 +20,6 @@ import os
 import re
 import stat
 from email.utils import formatdate
-from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,14 +75,9 @@ class Download:
             if part != whole:
                 last = f"{part.start}-{part.stop - 1}"
                 headers["Content-Range"] = f"bytes {last}/{status.st_size}"
-            begin = partial(
-                http.begin, 200 if part == whole else 206, headers, len(part)
-            )
-            if request.method == "HEAD" or not part:
-                await begin()
-                return
-            await begin()
-            await self._pass_on(http.stream, file, part)
+            await http.begin(200 if part == whole else 206, headers, len(part))
+            if request.method != "HEAD":
+                await self._pass_on(http.stream, file, part)
 
     def _headers(self, status: os.stat_result) -> dict[str, str]:
         name = self._path.name
@@ -158,13 +152,11 @@ def wanted(request: Request, headers: dict[str, str], size: int) -> range:
     if found is None or version not in (headers["ETag"], headers["Last-Modified"]):
         return range(size)
     first, last = (int(number) if number else None for number in found.groups())
-    if first is None:
-        part = range(size - min(last, size), size) if last is not None else None
-    elif last is None or last >= first:
+    if first is None and last is not None:
+        part = range(size - min(last, size), size)
+    elif first is not None and (last is None or last >= first):
         part = range(first, size if last is None else min(last + 1, size))
-    else:
-        part = None  # an invalid range, which a server ignores
-    if part is None:
+    else:  # an invalid range, which a server ignores
         return range(size)
     if not part:
         raise Refused(

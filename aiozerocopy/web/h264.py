@@ -1,12 +1,17 @@
-"""H.264 for the viewers whose browser decodes it: one FFmpeg for all of them.
+"""H.264 for the viewers whose browser decodes it: an FFmpeg for each of two renditions.
 
 How a frame travels
     hub -> a pipe of ours -> FFmpeg (libx264, no delay: one frame in, one packet out)
         -> FLV, whose packets tell their size before they come -> `Packet`, made once
         -> a `PacketQueue` for each viewer, which begins with a key frame
 
-FFmpeg runs while somebody watches, and is started anew when the picture's size changes.
-A frame that cannot be shown does not reach it: viewers get the reason at once.
+A viewer gets the first rendition, or the second if that fits its link: see `fit`.  It
+moves between two pictures, and goes on with a key frame of the other one.
+
+FFmpeg runs while somebody watches its rendition, and is started anew when the picture's
+size changes.  If the second's fails, its viewers go on with the first, and nobody goes
+to the second again.  If the first's fails, its viewers hear that this way to watch does
+not work.  A frame that cannot be shown does not reach FFmpeg: viewers get the reason.
 
 Key frames are made on demand: for a new viewer, and for one that has lost frames.  A
 pipe has no way to ask for one, so the frame itself asks: frames travel in Matroska, and
@@ -32,13 +37,14 @@ from weakref import WeakSet
 import anyio
 
 from aiozerocopy._core.change import Change
-from aiozerocopy._core.errors import IncompleteReceive, StreamBroken
+from aiozerocopy._core.errors import IncompleteReceive, StreamBroken, StreamClosed
 from aiozerocopy._process.pipes import ChildPipes
 from aiozerocopy.broadcast.frame_queue import FrameQueue
 from aiozerocopy.ffmpeg import binary
 from aiozerocopy.process import open_process
 from aiozerocopy.streams import SendStream
 from aiozerocopy.web.exchange import first_to_end
+from aiozerocopy.web.fit import Fit
 from aiozerocopy.web.link import LATE
 from aiozerocopy.web.matroska import film_of, head_of
 from aiozerocopy.web.pixels import (
@@ -95,9 +101,9 @@ def bitrate(width: int, height: int) -> int:
     return round(min(max(part * MAX_BITRATE, MIN_BITRATE), MAX_BITRATE))
 
 
-def ffmpeg_command(ffmpeg: str, picture: PictureFormat) -> list[str]:
+def ffmpeg_command(ffmpeg: str, picture: PictureFormat, share: float) -> list[str]:
     """How FFmpeg is called: Matroska with this picture on stdin, FLV on stdout."""
-    rate = bitrate(picture.width, picture.height)
+    rate = round(share * bitrate(picture.width, picture.height))
     return [
         *(ffmpeg, "-hide_banner", "-nostats", "-loglevel", "error"),
         *("-f", "matroska", "-fflags", "nobuffer"),
@@ -136,13 +142,20 @@ class PacketQueue:
     """Packets that wait for one viewer, as long as its `Link` lets them be new.
 
     Pictures that would come too late are dropped.  The viewer goes on at a key frame,
-    for which ``ask`` is called once it would be sent at once and arrive in time.
+    which the rendition is asked for once it would be sent at once and arrive in time.
+
+    Raises:
+        StreamClosed: the hub is closed.
+        RuntimeError: it is not entered.
     """
 
-    def __init__(self, link: Link, ask: Callable[[], object]) -> None:
+    def __init__(self, link: Link, renditions: Sequence[Rendition]) -> None:
         self.dropped: int = 0  # pictures
         self._link = link
-        self._ask = ask
+        self._renditions = renditions
+        self._rendition = renditions[0]
+        self._fit = Fit(link)
+        self._newest = -1  # sequence of the last picture that was sent
         link.on_change = self._look
         self._words: list[Packet] = []  # what is no picture: it goes first
         self._pictures: FrameQueue[Packet] = FrameQueue()
@@ -150,6 +163,7 @@ class PacketQueue:
         self._key_nbytes = 0  # of the last key frame
         self._ended = False
         self._change = Change()
+        self._rendition.join(self)
 
     def push(self, packet: Packet) -> None:
         if packet.kind == H264_CONFIGURATION or (packet.is_picture and packet.key):
@@ -157,7 +171,7 @@ class PacketQueue:
         if not packet.is_picture:
             self._words = [each for each in self._words if each.kind != packet.kind]
             self._words.append(packet)
-        elif self._pictures.accepts(packet):
+        elif packet.sequence >= self._newest and self._pictures.accepts(packet):
             if packet.key:
                 self._key_nbytes = packet.nbytes
             if not self._pictures:
@@ -166,10 +180,31 @@ class PacketQueue:
         else:
             self.dropped += 1
         self._look()
+        if packet.is_picture:
+            self._fit.see(packet.nbytes)
+            fitting = self._renditions[self._fit.number]
+            if not fitting.has_failed:
+                self._move(fitting)
+
+    def _move(self, to: Rendition) -> None:
+        """Go on with another rendition, unless the hub is closed."""
+        if to is not self._rendition:
+            with contextlib.suppress(StreamClosed):
+                to.join(self)
+                self._rendition.leave(self)
+                self._rendition = to
+                self._key_nbytes = 0  # not known of this one
+                self._drop_all()
 
     def end(self) -> None:
-        self._ended = True
+        """Note that the rendition is over: from the second, go to the first."""
+        before = self._rendition
+        self._move(self._renditions[0])
+        self._ended = self._rendition is before
         self._change.happen()
+
+    def leave(self) -> None:
+        self._rendition.leave(self)
 
     def _look(self) -> None:
         """Drop what waits if it is late."""
@@ -177,6 +212,7 @@ class PacketQueue:
             is_late = self._link.clock() - self._since > LATE
             if is_late or not self._link.takes(next(iter(self._pictures)).nbytes):
                 self._drop_all()
+                self._fit.fall()
         self._change.happen()
 
     def _drop_all(self) -> None:
@@ -190,12 +226,13 @@ class PacketQueue:
             if self._pictures:
                 packet = self._pictures.pop()
                 self._since = self._link.clock()
+                self._newest = packet.sequence
                 self._link.send(packet.sequence, packet.nbytes)
                 return packet
             if self._ended:
                 return None
             if self._pictures.needs_key and self._link.takes(self._key_nbytes):
-                self._ask()
+                self._rendition.ask()
             await self._change.next()
         return self._words.pop(0)
 
@@ -292,12 +329,14 @@ class _Run:
         return [*self._configuration, *self._reason]
 
 
-class H264Encoder:
-    """The encoder, and the queues of its viewers."""
+class Rendition:
+    """An encoder with this share of the bits, and the queues of its viewers."""
 
-    def __init__(self, hub: Broadcast, ffmpeg: str) -> None:
+    def __init__(self, hub: Broadcast, ffmpeg: str, share: float) -> None:
+        self.has_failed: bool = False
         self._hub = hub
         self._ffmpeg = ffmpeg
+        self._share = share
         # Weak: a queue that a signal's exception leaves here ends with its task.
         self._queues: WeakSet[PacketQueue] = WeakSet()
         self._running = False
@@ -306,14 +345,11 @@ class H264Encoder:
 
     # -- viewers ------------------------------------------------------------------
 
-    def subscribe(self, link: Link) -> PacketQueue:
-        """A queue of packets, which begins with a key frame.
+    def join(self, queue: PacketQueue) -> None:
+        """Push packets to a queue, from a key frame on.
 
-        Raises:
-            StreamClosed: the hub is closed.
-            RuntimeError: it is not entered.
+        Raises: StreamClosed, RuntimeError.
         """
-        queue = PacketQueue(link, lambda: self._current.ask())
         for packet in self._current.packets_so_far():
             queue.push(packet)
         self._queues.add(queue)
@@ -325,14 +361,18 @@ class H264Encoder:
                 self._running = False
                 self._queues.discard(queue)
                 raise
-        return queue
 
-    def unsubscribe(self, queue: PacketQueue) -> None:
+    def leave(self, queue: PacketQueue) -> None:
         self._queues.discard(queue)
         self._stop_without_viewers()
 
+    def ask(self) -> None:
+        """Make a key frame soon."""
+        self._current.ask()
+
     def _push(self, packet: Packet) -> None:
-        for queue in self._queues:
+        self.has_failed = False
+        for queue in tuple(self._queues):  # (some move to the other rendition)
             queue.push(packet)
         self._stop_without_viewers()
 
@@ -350,11 +390,12 @@ class H264Encoder:
                 with anyio.CancelScope() as self._scope:
                     await self._encode(self._current)
         except (StreamBroken, IncompleteReceive, OSError) as error:
-            log.error("H.264 is not encoded: %s", error)
+            self.has_failed = True
+            log.error("H.264 (%.0f %%) is not encoded: %s", 100 * self._share, error)
         finally:
             self._running = False
             self._current = _Run(self._push)
-            for queue in self._queues:
+            for queue in tuple(self._queues):
                 queue.end()
             self._queues.clear()
 
@@ -372,7 +413,7 @@ class H264Encoder:
             await first_to_end(client.wait_closed, run.begun.wait)
             if run.picture is None:
                 raise StreamBroken(f"no frame: {client.error}")
-            argv = ffmpeg_command(self._ffmpeg, run.picture)
+            argv = ffmpeg_command(self._ffmpeg, run.picture, self._share)
             async with open_process(
                 argv, stdin=read_fd, stdout=True, env=binary.environment()
             ) as ffmpeg:

@@ -29,6 +29,7 @@ may change it.
 from __future__ import annotations
 
 import collections
+import math
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -82,11 +83,11 @@ class Link:
         # Called when more may be sent, perhaps.
         self.on_change: Callable[[], object] = lambda: None
         self._sent: collections.deque[_Sent] = collections.deque(maxlen=KEPT)
-        self._total = self._arrived = 0  # bytes
+        self._total = self.arrived = 0  # bytes
         self._early = -1  # acknowledged before it was noted: the loop heard that first
         self._was_idle = True  # since the last acknowledgement
         self._arrived_at = clock()
-        self._delay = _Best(min, float("inf"), DELAY_MEMORY)
+        self._delay = _Best(min, math.inf, DELAY_MEMORY)
         self._rate = _Best(max, 0.0, RATE_MEMORY)
 
     def send(self, sequence: int, nbytes: int) -> None:
@@ -96,7 +97,7 @@ class Link:
             return
         now = self.clock()
         if not self._sent:
-            self._arrived, self._arrived_at = self._total, now
+            self.arrived, self._arrived_at = self._total, now
             self._was_idle = True
         self._total += nbytes
         self._sent.append(_Sent(sequence, now, nbytes, self._total))
@@ -116,10 +117,12 @@ class Link:
             return
         self.acknowledges = True
         now = self.clock()
-        arrived, seconds = newest.total - self._arrived, now - self._arrived_at
-        self._arrived, self._arrived_at = newest.total, now
-        if seconds > 0 and not self._was_idle:
-            self._rate.add(arrived / seconds, now)
+        arrived, seconds = newest.total - self.arrived, now - self._arrived_at
+        self.arrived, self._arrived_at = newest.total, now
+        rate = arrived / seconds if seconds > 0 else 0.0
+        # (after idleness the delay is in it: it may only show that the link is faster)
+        if rate > (self._rate.value or math.inf if self._was_idle else 0.0):
+            self._rate.add(rate, now)
         self._was_idle = False
         own = newest.nbytes / self._rate.value if self._rate.value else 0.0
         self._delay.add(max(now - newest.since - own, 0.0), now)
@@ -133,7 +136,7 @@ class Link:
         if now - self._sent[-1].since >= PROBE:
             return True
         latest, rate = self._delay.value + LATE, self._rate.value
-        waiting = self._total - self._arrived + nbytes
+        waiting = self._total - self.arrived + nbytes
         lasts = waiting / (GAIN * rate) if rate else 0.0
         age = now - self._sent[0].since
         return max(lasts - (now - self._arrived_at), age) <= latest

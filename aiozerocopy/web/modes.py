@@ -19,7 +19,8 @@ from aiozerocopy._net.foreign_streams import drop_stream
 from aiozerocopy.broadcast.encodings import is_slow
 from aiozerocopy.web import jpeg
 from aiozerocopy.web.exchange import CANNOT, GOING_AWAY, as_it_is, first_to_end
-from aiozerocopy.web.h264 import H264Encoder, ffmpeg_if_any
+from aiozerocopy.web.fit import SHARES
+from aiozerocopy.web.h264 import PacketQueue, Rendition, ffmpeg_if_any
 from aiozerocopy.web.pixels import raw
 from aiozerocopy.web.request import Refused
 from aiozerocopy.web.settings import check
@@ -66,7 +67,8 @@ class Modes:
         compress = jpeg.find_compressor() if "mjpeg" in modes else None
         offered: dict[str, Route] = {}
         if ffmpeg:
-            offered["h264"] = partial(self._show_h264, H264Encoder(hub, ffmpeg))
+            both = [Rendition(hub, ffmpeg, share) for share in SHARES]
+            offered["h264"] = partial(self._show_h264, both)
         if compress:
             encoder = jpeg.JpegEncoder(compress, quality)
             offered["mjpeg"] = partial(self._show_mjpeg, encoder)
@@ -113,10 +115,10 @@ class Modes:
             await viewer.close(GOING_AWAY, "the end")
 
     async def _show_h264(
-        self, encoder: H264Encoder, exchange: Exchange, request: Request
+        self, of: Sequence[Rendition], exchange: Exchange, request: Request
     ) -> None:
         viewer = await exchange.accept(request)
-        feed = PacketFeed(encoder, viewer, self._patience)
+        feed = PacketFeed(of, viewer, self._patience)
         await self._show(viewer, feed, "h264")
         if feed.is_over and not self._hub._closed:
             await viewer.close(CANNOT, "H.264 cannot be encoded here")
@@ -217,14 +219,15 @@ class HubFeed:
 
 
 class PacketFeed:
-    """H.264 for one viewer, from the encoder that all share."""
+    """H.264 for one viewer, in the rendition that fits its link."""
 
-    def __init__(self, encoder: H264Encoder, viewer: Viewer, patience: float) -> None:
-        self._encoder = encoder
+    def __init__(
+        self, of: Sequence[Rendition], viewer: Viewer, patience: float
+    ) -> None:
         self._viewer = viewer
         self._patience = patience
         self._counts = Counter[str]()
-        self._queue = encoder.subscribe(viewer.link)
+        self._queue = PacketQueue(viewer.link, of)
         self.is_over: bool = False  # nothing is encoded any more
 
     async def run(self) -> None:
@@ -241,7 +244,7 @@ class PacketFeed:
         self.is_over = True
 
     def close(self) -> None:
-        self._encoder.unsubscribe(self._queue)
+        self._queue.leave()
 
     @property
     def counts(self) -> Counter[str]:

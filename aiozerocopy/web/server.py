@@ -181,7 +181,8 @@ class WebServer(Service):
             while (request := await self._next_request(http)) is not None:
                 await self._answer(http, request)
                 if delay := self._site.modes.crowd.delay(http.guest):
-                    await self._pause(delay)
+                    with self._waiting():
+                        await anyio.sleep(delay)
         except Refused as refusal:
             await http.refuse(refusal)
 
@@ -192,10 +193,6 @@ class WebServer(Service):
         with self._waiting():
             return await http.next_request()
         return None
-
-    async def _pause(self, seconds: float) -> None:
-        with self._waiting():
-            await anyio.sleep(seconds)
 
     @contextlib.contextmanager
     def _waiting(self) -> Iterator[None]:

@@ -29,10 +29,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BY_MODE = {
     "viewers": ("web_viewers", "gauge", "Who watches."),
     "sent": ("web_frames_sent_total", "counter", "Frames that viewers were sent."),
-    "dropped": (
-        *("web_frames_dropped_total", "counter"),
-        "Frames that were skipped for slow viewers.",
-    ),
+    "dropped": ("web_frames_dropped_total", "counter", "Frames that viewers missed."),
     "bytes_sent": ("web_sent_bytes_total", "counter", "Bytes of those frames."),
 }
 

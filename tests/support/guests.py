@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from asgi_server import HTTP, WEBSOCKET, Call
+from web_client import asking, upgrade
 
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
@@ -21,10 +22,6 @@ WEBSOCKETS = ("/raw", "/h264")
 WATCHED = (*WEBSOCKETS, STREAM)  # the others are answered, and that is all
 WIDTH, HEIGHT = 64, 48
 
-_UPGRADE = (
-    "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-)
 _GOODBYE = b"\x88\x80\0\0\0\0"  # a WebSocket's close, masked
 _BEGINS = {  # with which a picture begins, or what else a viewer is sent
     STREAM: b"--aiozerocopy-frame",
@@ -87,11 +84,8 @@ class AiohttpGuest:
         self._is_told = False  # that nothing more will come
         self._end, theirs = socket.socketpair()
         self._end.setblocking(False)
-        fields = _UPGRADE if path in WEBSOCKETS else ""
-        if path not in WATCHED:
-            fields += "Connection: close\r\n"
-        request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"
-        self._end.send(request.encode())
+        fields = () if path in WATCHED else ("Connection: close",)
+        self._end.send((upgrade if path in WEBSOCKETS else asking)(path, *fields))
         self._protocol: Any = server()
         loop = asyncio.get_running_loop()
         accept = loop.connect_accepted_socket(lambda: self._protocol, theirs)
@@ -135,8 +129,7 @@ class AiohttpGuest:
     def vanish(self) -> None:
         self._end.close()
 
-    def forget(self) -> None:
-        self._end.close()
+    forget = vanish
 
 
 Guest = AsgiGuest | AiohttpGuest

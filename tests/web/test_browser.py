@@ -130,16 +130,6 @@ async def test_a_browser_without_webcodecs_or_webgl(page: Page) -> None:
 
 
 @pytest.mark.slow
-async def test_a_token(page: Page) -> None:
-    async with Broadcast() as hub, publishing(hub):
-        async with web.serve(hub, token="sesame") as server:
-            for mode in server.modes:  # the link's token is gone, and still it goes on
-                await watch(page, f"{server.url}&mode={mode}")
-                assert await page.tell("location.search") == f"?mode={mode}"
-                await look(page, mode)
-
-
-@pytest.mark.slow
 async def test_mounted_in_another_application(page: Page) -> None:
     """Every way below a prefix, and what the page says when no more may watch."""
     client = pytest.importorskip("websockets.sync.client")

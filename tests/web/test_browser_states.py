@@ -197,6 +197,7 @@ async def test_pages_without_a_token(page: Page, given: str, headline: str) -> N
             click = "document.querySelector('button').click()"
             await page.do(page.browser.follow, click)
             await page.says("live")
+            assert await page.tell("location.search") == ""  # the token is in no link
 
 
 async def test_states_are_announced(page: Page) -> None:

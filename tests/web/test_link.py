@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from unittest.mock import Mock
 
 import anyio
 import pytest
 from links import cut_short, until
 
 from aiozerocopy.web import link as link_module
+from aiozerocopy.web.fit import MAX_PATIENCE, PATIENCE, SHARES, TRIAL, Fit
 from aiozerocopy.web.h264 import Packet, PacketQueue
 from aiozerocopy.web.link import KEPT, LATE, PROBE, Link
 from aiozerocopy.web.pixels import H264, H264_CONFIGURATION
@@ -165,6 +167,76 @@ def test_other_words_are_ignored(words: str | bytes) -> None:
     assert not link.acknowledges
 
 
+# ---- which rendition fits ------------------------------------------------------------
+
+
+class Fitted(Wire):
+    """A viewer behind a wire, and when it moved from one rendition to the other."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__(0.02, rate)
+        self.fit = Fit(self.link)
+        self.moves: list[list[float]] = [[], []]  # to the first, to the second
+        self._needs_key = True
+
+    def watch(self, seconds: float, pause: float = 0.0) -> None:
+        """Be sent what the link takes, and nothing for a pause in each second."""
+        for number in self.frames(seconds):
+            before = self.fit.number
+            nbytes = round(NBYTES * SHARES[before])
+            if number % 30 == 29:
+                self.clock.now += pause
+            if self._needs_key and self.link.takes(3 * nbytes):
+                nbytes, self._needs_key = 3 * nbytes, False
+            self.fit.see(nbytes)
+            if not self._needs_key and self.link.takes(nbytes):
+                self.send(number, nbytes)
+            elif not self._needs_key:
+                self._needs_key = True
+                self.fit.fall()
+            if self.fit.number != before:
+                self._needs_key = True
+                self.moves[not before].append(self.clock.now)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.3])
+def test_a_link_with_room_keeps_the_first_after_an_outage_too(pause: float) -> None:
+    """Also if this program pauses, so that pictures are dropped."""
+    it = Fitted(4 * RATE)
+    it.watch(60, pause)
+    it.rate = 1.0
+    it.watch(20)
+    assert it.moves == [[], []]
+
+
+@pytest.mark.parametrize(("slow", "fast"), [(0.4, 4), (0.7, 1.5)])
+def test_a_slow_link_gets_the_second_and_is_tried_more_and_more_rarely(
+    slow: float, fast: float
+) -> None:
+    """Until it has recovered; then it is soon tried again."""
+    it = Fitted(slow * RATE)
+    it.watch(3)
+    assert it.fit.number == 1
+    it.ages.clear()
+    it.watch(6)
+    assert len(it.ages) == 6 * 30
+    assert max(it.ages) < 0.15
+    it.watch(1000)
+    ups, downs = it.moves
+    waits = [up - down for down, up in zip(downs, ups, strict=False)]
+    bounds = [min(PATIENCE * 2**n, MAX_PATIENCE) for n in range(len(waits))]
+    assert len(waits) > 6
+    assert waits == pytest.approx(bounds, abs=1)
+    assert max(down - up for up, down in zip(ups, downs[1:], strict=False)) < 2
+    it.rate = fast * RATE
+    it.watch(MAX_PATIENCE + TRIAL)
+    assert it.fit.number == 0
+    it.rate = slow * RATE
+    tried = len(ups)
+    it.watch(PATIENCE + 5)
+    assert len(ups) == tried + 1
+
+
 # ---- the queue --------------------------------------------------------------------
 
 
@@ -179,7 +251,7 @@ class Watched:
         self.clock = Clock()
         self.link = Link(self.clock)
         self.asked = 0
-        self.queue = PacketQueue(self.link, self._ask)
+        self.queue = PacketQueue(self.link, [Mock(has_failed=False, ask=self._ask)])
 
     def _ask(self) -> None:
         self.asked += 1
@@ -218,12 +290,15 @@ async def test_what_waits_too_long_is_dropped_and_a_key_frame_asked_for() -> Non
     assert await it.sent() == [6]
 
 
-async def test_a_key_frame_takes_the_place_of_what_waits() -> None:
+async def test_a_key_frame_takes_the_place_of_what_waits_unless_it_is_older() -> None:
     it = Watched()
     for number in range(3):
         it.queue.push(packet(number, key=number in (0, 2)))
     assert await it.sent() == [2]
     assert it.queue.dropped == 2
+    it.queue.push(packet(1, key=True))  # of the other rendition
+    it.queue.push(packet(3))
+    assert (await it.sent(), it.asked) == ([], 1)
 
 
 async def test_no_key_frame_is_asked_for_before_it_can_arrive() -> None:

@@ -188,7 +188,7 @@ async def test_h264_takes_the_bits_that_it_has(kind: str) -> None:
 
     ffmpeg = h264.ffmpeg_if_any()
     assert ffmpeg is not None
-    command = h264.ffmpeg_command(ffmpeg, form)
+    command = h264.ffmpeg_command(ffmpeg, form, 1.0)
     frames = 1000 // h264.FRAME_MS
     done = await anyio.run_process(command, input=b"".join(map(drawn, range(frames))))
     assert 0.8 < 8 * len(done.stdout) / h264.bitrate(512, 512) < 2

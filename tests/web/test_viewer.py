@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import numpy as np
 import pytest
-from links import cut_short, is_trio, meanwhile, until
+from links import is_trio, meanwhile, until
 from web_client import (
     BIG,
     END_OF_JPEG,
@@ -18,11 +18,9 @@ from web_client import (
     ask,
     asking,
     connected,
-    needs_ffmpeg,
     needs_jpeg,
     outlast,
     picture,
-    publishing,
     until_seen,
     upgrade,
     watching,
@@ -349,35 +347,6 @@ async def test_jpegs_until_the_viewer_leaves_or_the_server_ends(
     length = int(head.partition(b"Content-Length: ")[2].split(b"\r\n")[0])
     assert content[:2] == b"\xff\xd8"
     assert content[length - 2 : length] == END_OF_JPEG
-
-
-@needs_ffmpeg
-@each_way
-async def test_a_viewer_who_falls_behind_goes_on_at_a_key_frame(
-    hub: Broadcast, server: str
-) -> None:
-    """It acknowledges nothing for a while; what it then gets is new."""
-    async with serving(server, hub) as to, watching(to, "/h264") as viewer:
-        async with publishing(hub):
-            await viewer.message()
-            header, _ = await viewer.message()
-            await viewer.send(events.TextMessage(str(header[7])))
-            await until(lambda: hub.sequence > header[7] + 500)
-            newest, keys = hub.sequence, 0
-
-            async def acknowledge() -> None:
-                while True:
-                    await viewer.send(events.TextMessage(str(header[7])))
-                    await anyio.sleep(0.05)
-
-            async with cut_short(acknowledge):
-                while header[7] < newest:
-                    header, _ = await viewer.message()
-                    keys += header[3] & pixels.KEY
-            assert keys > 0
-        text = (await ask(to, "/metrics")).body.decode()
-        name = 'aiozerocopy_web_frames_dropped_total{mode="h264"} '
-        assert int(text.partition(name)[2].partition("\n")[0]) > 0
 
 
 @pytest.mark.parametrize(

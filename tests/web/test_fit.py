@@ -1,0 +1,97 @@
+"""Over a server, with FFmpeg: a viewer whose link is too slow gets fewer bits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import browser as chromium
+import numpy as np
+import pytest
+from links import cut_short, until
+from numpy.typing import NDArray
+from web_client import needs_ffmpeg, watching
+from wsproto import events
+
+from aiozerocopy import web
+from aiozerocopy.broadcast import Broadcast
+from aiozerocopy.web import fit, h264, pixels
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def guest(to: Any, rate: float) -> AsyncIterator[Any]:
+    """One who acknowledges as if its link carried so many bytes a second."""
+    it = SimpleNamespace(rate=rate, configurations=0, newest=-1, pictures={})
+
+    async def watch() -> None:
+        while True:
+            header, payload = await viewer.message()
+            it.configurations += header[1] == pixels.H264_CONFIGURATION
+            if header[1] == pixels.H264:
+                assert header[7] >= it.newest
+                it.newest = header[7]
+                if it.configurations == 1:  # those of the first rendition
+                    it.pictures[header[7], header[3]] = payload
+                await anyio.sleep(len(payload) / it.rate)
+                await viewer.send(events.TextMessage(str(header[7])))
+
+    async with watching(to, "/h264") as viewer, cut_short(watch):
+        yield it
+
+
+def noise(number: int) -> NDArray[np.uint8]:
+    """A picture that takes all bits that there are."""
+    random = np.random.default_rng(number)
+    return random.integers(0, 255, (240, 320, 3), np.uint8)
+
+
+publishing = partial(chromium.publishing, picture=noise)
+SLOW, FAST = 80_000, 1e9  # where the first has some 250,000 bytes a second
+
+
+@needs_ffmpeg
+@pytest.mark.every_loop
+async def test_who_cannot_take_the_first_gets_the_second_and_nobody_else_feels_it(
+    hub: Broadcast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it can, or leaves; and the last picture, though it was dropped at first."""
+    monkeypatch.setattr(fit, "PATIENCE", 0.5)
+    async with web.serve(hub) as to, guest(to, FAST) as good:
+        async with guest(to, SLOW) as slow, guest(to, SLOW) as other:
+            async with publishing(hub):
+                await until(lambda: slow.configurations == 2)
+                assert len(hub.clients) == 2
+                slow.rate = FAST
+                await until(lambda: slow.configurations == 3)
+            await until(lambda: slow.newest == other.newest == hub.sequence - 1)
+        await until(lambda: len(hub.clients) == 1)
+    assert good.configurations == 1
+    for picture, payload in slow.pictures.items():
+        assert good.pictures.get(picture, payload) == payload
+
+
+@needs_ffmpeg
+async def test_without_the_second_they_go_on_with_the_first(
+    hub: Broadcast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make = h264.ffmpeg_command
+
+    def only_the_first(ffmpeg: str, *of: Any) -> list[str]:
+        return make("/bin/false" if of[1] < 1 else ffmpeg, *of)
+
+    monkeypatch.setattr(h264, "ffmpeg_command", only_the_first)
+    async with web.serve(hub) as to, guest(to, FAST) as good, guest(to, SLOW) as slow:
+        async with publishing(hub):
+            await until(lambda: slow.configurations == 2)
+            await until(lambda: len(hub.clients) == 1)
+            newest = hub.sequence
+            await until(lambda: good.newest > newest + 30 and slow.newest > newest)
+        assert to._site.modes.counts()["h264"]["dropped"] > 0
+    assert (slow.configurations, good.configurations) == (2, 1)
+    assert caplog.text.count("H.264 (33 %) is not encoded") == 1
