@@ -64,6 +64,15 @@ async def test_its_place_without_the_slash(
     assert (call.status, call.headers["location"]) == (307, location)
 
 
+async def test_its_place_beside_others(hub: Broadcast) -> None:
+    """As hypercorn mounts applications of any framework."""
+    middleware = pytest.importorskip("hypercorn.middleware")
+    app = middleware.DispatcherMiddleware({"/viewer": web.app(hub)})
+    for path, status in (("/viewer", 307), ("/viewer/", 200), ("/viewer/raw", 426)):
+        call = await Call(HTTP, path, root_path="").run(app)
+        assert call.status == status
+
+
 async def test_websockets_that_are_refused(hub: Broadcast) -> None:
     """With the reason, by servers who can say it."""
     app = web.app(hub, token="a", hosts=["localhost"])

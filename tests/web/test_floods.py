@@ -18,6 +18,7 @@ from web_client import asking, upgrade
 
 import aiozerocopy as azc
 from aiozerocopy import web
+from aiozerocopy.web import exchange as talk
 from aiozerocopy.web import jpeg
 
 pytestmark = pytest.mark.anyio
@@ -124,3 +125,20 @@ async def test_one_client_does_not_hold_up_the_others(name: str) -> None:
                         await viewer.receive_exactly(message)
                         await anyio.sleep(0.01)
     assert sorted(pauses)[-3] < LONGEST_PAUSE
+
+
+@pytest.mark.every_loop
+async def test_what_is_too_much_is_told() -> None:
+    """Within the limits a viewer may say anything; beyond, it hears why it must go."""
+    ping = b"\x89\x80" + MASK
+    async with azc.Broadcast() as hub, web.serve(hub) as to:
+        async with azc.connect_tcp("127.0.0.1", to.port) as viewer:
+            await become_a_viewer(viewer)
+            await viewer.send(ping * talk.MAX_EVENTS)
+            pongs = bytearray(2 * talk.MAX_EVENTS)
+            await viewer.receive_exactly(pongs)
+            assert pongs == b"\x8a\x00" * talk.MAX_EVENTS
+            await viewer.send(ping * 6 * talk.MAX_EVENTS)  # some may be in time
+            said = b"".join([piece async for piece in viewer])
+    assert said.startswith(b"\x8a\x00")
+    assert said.endswith(b"\x03\xf0too many messages")
