@@ -134,6 +134,13 @@ class Screen {
     if (this.state !== "live") this.tick();
   }
 
+  passed({ sequence, done }) { // by a page that is not seen
+    done();
+    this.numbers.pass(sequence);
+    this.connection.newest = sequence;
+    this.lastFrame = this.connection.frame = performance.now();
+  }
+
   explain({ sequence, payload, done }) {
     const text = new TextDecoder().decode(payload);
     done();
