@@ -9,7 +9,8 @@ export class Numbers {
   constructor() {
     this.ahead = 0; // ms that the server's clock is ahead of ours
     this.total = 0;
-    this.history = []; // [ms since the page began, latency] of each frame that counts
+    // [ms since the page began, and age when shown, decoded and arrived] of each frame
+    this.history = []; // that counts
     this.restart();
   }
 
@@ -17,7 +18,7 @@ export class Numbers {
     this.last = null;
     this.dropped = 0;
     this.settled = Infinity;
-    this.recent = []; // the same of all frames of the last two seconds
+    this.recent = []; // [time, latency] of all frames of the last two seconds
     this.arrived = []; // [time, bytes] of these
   }
 
@@ -25,14 +26,15 @@ export class Numbers {
     this.arrived.push([performance.now(), nbytes]);
   }
 
-  show(sequence, timestamp) {
+  show({ sequence, timestamp, arrived, decoded = arrived }) {
     if (sequence === this.last) return; // the same again, for those who have just come
     const now = performance.now();
-    const latency = Math.max(0, performance.timeOrigin + now + this.ahead - timestamp);
-    this.recent.push([now, latency]);
+    const published = timestamp - this.ahead - performance.timeOrigin;
+    const age = (time) => Math.max(0, time - published);
+    this.recent.push([now, age(now)]);
     if (now > this.settled) {
       this.dropped += Math.max(0, sequence - this.last - 1);
-      this.history.push([now, latency]);
+      this.history.push([now, age(now), age(decoded), age(arrived)]);
     }
     if (this.last === null) this.settled = now + SETTLING;
     this.last = sequence;

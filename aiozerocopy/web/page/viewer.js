@@ -119,10 +119,11 @@ class Screen {
     this.connection.answer = performance.now();
   }
 
-  shown({ sequence, timestamp, width, height, done }) {
+  shown(header) {
+    const { sequence, width, height, done } = header;
     const { connection } = this;
     done();
-    this.numbers.show(sequence, timestamp);
+    this.numbers.show(header);
     this.sequence = sequence;
     $("picture").hidden = false;
     this.size = `${width} \u00d7 ${height}`;

@@ -20,6 +20,7 @@ function readHeader(data) {
     sequence: Number(view.getBigUint64(16, true)),
     timestamp: Number(view.getBigInt64(24, true)) / 1000,
     nbytes: data.byteLength,
+    arrived: performance.now(),
     payload: new Uint8Array(data, HEADER_BYTES),
   };
 }
@@ -162,7 +163,7 @@ async function h264(screen, signal) {
     const header = waiting.get(frame.timestamp);
     waiting.delete(frame.timestamp);
     if (header === undefined) frame.close();
-    else put({ ...header, frame });
+    else put({ ...header, frame, decoded: performance.now() });
   };
   const shut = () => {
     if (decoder !== null && decoder.state !== "closed") decoder.close();
@@ -208,6 +209,7 @@ function mjpeg(screen, signal) {
     const blob = new Blob([header.payload], { type: "image/jpeg" });
     const image = await createImageBitmap(blob).catch(() => null);
     if (image === null) return;
+    header.decoded = performance.now();
     if (!signal.aborted) {
       screen.painter.image(image, image.width, image.height);
       screen.shown(header);
