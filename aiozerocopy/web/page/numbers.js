@@ -1,6 +1,7 @@
 // What the numbers below the picture say.
 
-const SETTLING = 2000; // ms of a connection: what it skips to catch up does not count
+// ms of a connection, or after the page was hidden: what it skips to catch up does not count
+const SETTLING = 2000;
 const HISTORY = 30000; // ms
 
 const NONE = "\u2013";
@@ -15,11 +16,15 @@ export class Numbers {
   }
 
   restart() { // another connection, perhaps another way: what was missed was not its fault
-    this.last = null;
+    this.settle();
     this.dropped = 0;
-    this.settled = Infinity;
     this.recent = []; // [time, latency] of all frames of the last two seconds
     this.arrived = []; // [time, bytes] of these
+  }
+
+  settle() { // what is missed until it goes on does not count
+    this.last = null;
+    this.settled = Infinity;
   }
 
   arrive(nbytes) {

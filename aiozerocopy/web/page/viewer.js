@@ -137,7 +137,6 @@ class Screen {
 
   passed({ sequence, done }) { // by a page that is not seen
     done();
-    this.numbers.pass(sequence);
     this.connection.newest = sequence;
     this.lastFrame = this.connection.frame = performance.now();
   }
@@ -229,6 +228,7 @@ class Screen {
       else $("stage").requestFullscreen?.().catch(() => {});
     };
     for (const choice of choices()) choice.onchange = () => this.want(choice.value);
+    document.addEventListener("visibilitychange", () => this.numbers.settle());
     $("snapshot").onclick = save;
     $("fullscreen").onclick = fill;
     addEventListener("keydown", ({ key, ctrlKey, metaKey, altKey }) => {
