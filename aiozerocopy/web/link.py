@@ -1,6 +1,6 @@
 """What is on its way to one viewer, and whether a picture sent now would be too old.
 
-The page acknowledges pictures when it has painted them, or passed over them: each time
+The page acknowledges pictures when it has painted them, or a newer one: each time
 with the sequence of the newest, at most some 25 times a second.  From that follow
 
     rate   how many bytes a second arrive: the most between two acknowledgements, lately

@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.anyio, chromium.NEEDED, pytest.mark.timeout(60)]
 WIDTH, HEIGHT = 641, 361  # odd: rows are not aligned, and H.264 must be padded
 BLOCK, BITS = 40, 16
 COLOR = (200, 40, 90)  # of the patch below the number
+PAINTER = "viewer.painter.constructor.name"
 # What is on the canvas: the number, the patch's colour, and what the page says of both.
 LOOK = f"""(() => {{
     const canvas = document.getElementById("picture");
@@ -93,8 +94,7 @@ async def test_frames_on_the_screen_are_those_sent(
         async with publishing(hub):
             await watch(page, server.url)
             first = await look(page, taken)
-            newer = f"viewer.sequence > {first['sequence']}"
-            await page.until(newer)
+            await page.until(f"viewer.sequence > {first['sequence']}")
             assert (await look(page, taken))["number"] > first["number"]
             assert page.browser.complaints() == []
 
@@ -121,12 +121,31 @@ async def test_a_browser_without_webcodecs_or_webgl(page: Page) -> None:
         async with Broadcast() as hub, web.serve(hub) as server, publishing(hub):
             await watch(page, server.url)
             await look(page, next(m for m in server.modes if m != "h264"))
-            await page.tell("viewer.want('raw')")
-            await page.until("viewer.mode === 'raw'")
-            await page.until("document.body.dataset.state === 'live'")
+            await watch(page, f"{server.url}?mode=raw")
             await look(page, "raw")
-            kind = await page.tell("viewer.painter.constructor.name")
-            assert kind == "FlatPainter"
+            assert await page.tell(PAINTER) == "FlatPainter"
+            if "h264" in server.modes:
+                await page.open(f"{server.url}?mode=h264")
+                assert "No WebCodecs" in await page.says("unable")
+
+
+@pytest.mark.slow
+async def test_webgl_that_is_lost_comes_back(page: Page) -> None:
+    """Without a GPU it is slow: the page takes it only where it is asked for."""
+    async with Broadcast() as hub, web.serve(hub) as server, publishing(hub):
+        await watch(page, server.url)
+        assert await page.tell(PAINTER) == "FlatPainter"
+        for mode in server.modes:
+            await watch(page, f"{server.url}?painter=webgl&mode={mode}")
+            assert await page.tell(PAINTER) == "GlPainter"
+            lost = "viewer.painter.gl.getExtension('WEBGL_lose_context')"
+            await page.tell(f"(self.lost = {lost}).loseContext()")
+            assert await page.tell("viewer.painter.gl.isContextLost()")
+            await page.tell("lost.restoreContext()")
+            await page.until("!viewer.painter.gl.isContextLost()")
+            shown = await page.tell("viewer.numbers.total")
+            await page.until(f"viewer.numbers.total > {shown} + 1")
+            await look(page, mode)
 
 
 @pytest.mark.slow
@@ -156,7 +175,7 @@ async def test_mounted_in_another_application(page: Page) -> None:
 
 
 @pytest.mark.slow
-async def test_over_tls(page: Page) -> None:
+async def test_over_tls_with_a_token(page: Page) -> None:
     """Every way, from a page that may ask for nothing that is not encrypted."""
     trustme = pytest.importorskip("trustme")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -165,9 +184,11 @@ async def test_over_tls(page: Page) -> None:
     await page.do(partial(trusting, ignore=True))
     try:
         async with Broadcast() as hub, publishing(hub):
-            async with web.serve(hub, ssl_context=context) as server:
-                for mode in server.modes:
-                    await watch(page, f"{server.url}?mode={mode}")
+            options: dict[str, Any] = {"ssl_context": context, "token": "sesame"}
+            async with web.serve(hub, **options) as server:
+                for mode in server.modes:  # the link's token is gone, and it goes on
+                    await watch(page, f"{server.url}&mode={mode}")
+                    assert await page.tell("location.search") == f"?mode={mode}"
                     await look(page, mode)
     finally:
         await page.do(partial(trusting, ignore=False))
@@ -180,9 +201,7 @@ async def test_numbers_that_are_shown(page: Page) -> None:
         await watch(page, f"{server.url}?mode=raw")
         for name in ("fps", "latency", "rate"):
             await page.until(f"Number({shown.format(name)}) > 0")
-        text = await page.tell(shown.format("size"))
-        assert text == f"{WIDTH} \u00d7 {HEIGHT}"
+        assert await page.tell(shown.format("size")) == f"{WIDTH} \u00d7 {HEIGHT}"
         for width, phone in ((1280, False), (390, True)):  # nothing sticks out
             await page.do(partial(page.browser.resize, width, 800, 1, phone=phone))
-            wide = "document.documentElement.scrollWidth"
-            assert await page.tell(wide) <= width
+            assert await page.tell("document.documentElement.scrollWidth") <= width

@@ -1,4 +1,6 @@
 // The graph of the latency: the last 30 seconds, with an axis that tells milliseconds.
+// Below its line are the parts, the darkest first: until a frame arrived, until it was
+// decoded, and until it was shown.
 
 const SPAN = 30000; // ms
 const GAP = 1000; // ms without a frame, which no line bridges
@@ -33,6 +35,10 @@ export class Graph {
     const x = (time) => left + (width - left) * (1 - (now - time) / SPAN);
     const y = (latency) => below - (below - above) * latency / top;
     this.axis(context, { left, width, y, line: color("--line"), text: color("--dim") });
+    context.fillStyle = color("--accent");
+    context.globalAlpha = 0.2; // (what lies below two lines is darker)
+    for (const part of [1, 2, 3]) this.area(context, history, x, y, part);
+    context.globalAlpha = 1;
     this.line(context, history, x, y, color("--accent"));
   }
 
@@ -45,6 +51,22 @@ export class Graph {
       context.fillStyle = line;
       context.fillRect(left, Math.round(y(value)), width - left, 1);
     }
+  }
+
+  area(context, history, x, y, part) {
+    context.beginPath();
+    let before = null;
+    for (const frame of history) {
+      const [time] = frame;
+      if (before === null || time - before > GAP) {
+        if (before !== null) context.lineTo(x(before), y(0));
+        context.moveTo(x(time), y(0));
+      }
+      context.lineTo(x(time), y(frame[part]));
+      before = time;
+    }
+    if (before !== null) context.lineTo(x(before), y(0));
+    context.fill();
   }
 
   line(context, history, x, y, color) {

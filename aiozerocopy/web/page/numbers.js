@@ -1,6 +1,7 @@
 // What the numbers below the picture say.
 
-const SETTLING = 2000; // ms of a connection: what it skips to catch up does not count
+// ms of a connection, or after the page was hidden: what it skips to catch up does not count
+const SETTLING = 2000;
 const HISTORY = 30000; // ms
 
 const NONE = "\u2013";
@@ -9,30 +10,36 @@ export class Numbers {
   constructor() {
     this.ahead = 0; // ms that the server's clock is ahead of ours
     this.total = 0;
-    this.history = []; // [ms since the page began, latency] of each frame that counts
+    // [ms since the page began, and age when shown, decoded and arrived] of each frame
+    this.history = []; // that counts
     this.restart();
   }
 
   restart() { // another connection, perhaps another way: what was missed was not its fault
-    this.last = null;
+    this.settle();
     this.dropped = 0;
-    this.settled = Infinity;
-    this.recent = []; // the same of all frames of the last two seconds
+    this.recent = []; // [time, latency] of all frames of the last two seconds
     this.arrived = []; // [time, bytes] of these
+  }
+
+  settle() { // what is missed until it goes on does not count
+    this.last = null;
+    this.settled = Infinity;
   }
 
   arrive(nbytes) {
     this.arrived.push([performance.now(), nbytes]);
   }
 
-  show(sequence, timestamp) {
+  show({ sequence, timestamp, arrived, decoded = arrived }) {
     if (sequence === this.last) return; // the same again, for those who have just come
     const now = performance.now();
-    const latency = Math.max(0, performance.timeOrigin + now + this.ahead - timestamp);
-    this.recent.push([now, latency]);
+    const published = timestamp - this.ahead - performance.timeOrigin;
+    const age = (time) => Math.max(0, time - published);
+    this.recent.push([now, age(now)]);
     if (now > this.settled) {
       this.dropped += Math.max(0, sequence - this.last - 1);
-      this.history.push([now, latency]);
+      this.history.push([now, age(now), age(decoded), age(arrived)]);
     }
     if (this.last === null) this.settled = now + SETTLING;
     this.last = sequence;

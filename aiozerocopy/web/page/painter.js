@@ -138,7 +138,7 @@ class GlPainter {
   }
 }
 
-class FlatPainter { // where there is no WebGL
+class FlatPainter { // where there is no WebGL, or none that is fast
   constructor(canvas) {
     this.canvas = canvas;
     this.context = canvas.getContext("2d", { alpha: false });
@@ -189,8 +189,22 @@ class FlatPainter { // where there is no WebGL
   }
 }
 
+// Where WebGL is drawn by the processor, a 2D canvas is several times as fast.
+const BY_PROCESSOR = /SwiftShader|llvmpipe|softpipe|Basic Render/i;
+
+function hasFastGl() {
+  const options = { failIfMajorPerformanceCaveat: true };
+  const gl = document.createElement("canvas").getContext("webgl", options);
+  const names = gl?.getExtension("WEBGL_debug_renderer_info"); // (not every browser fails)
+  const drawer = names ? gl.getParameter(names.UNMASKED_RENDERER_WEBGL) : "";
+  gl?.getExtension("WEBGL_lose_context")?.loseContext();
+  return Boolean(gl) && !BY_PROCESSOR.test(drawer);
+}
+
+// `?painter=webgl` and `?painter=2d` choose; without, the faster one is taken.
 export function openPainter(canvas) {
-  if (query.get("painter") !== "2d") {
+  const wanted = query.get("painter") ?? (hasFastGl() ? "webgl" : "2d");
+  if (wanted === "webgl") {
     try {
       return new GlPainter(canvas);
     } catch (error) {

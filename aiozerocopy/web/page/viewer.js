@@ -119,10 +119,11 @@ class Screen {
     this.connection.answer = performance.now();
   }
 
-  shown({ sequence, timestamp, width, height, done }) {
+  shown(header) {
+    const { sequence, width, height, done } = header;
     const { connection } = this;
     done();
-    this.numbers.show(sequence, timestamp);
+    this.numbers.show(header);
     this.sequence = sequence;
     $("picture").hidden = false;
     this.size = `${width} \u00d7 ${height}`;
@@ -132,6 +133,12 @@ class Screen {
       connection.reason = "";
     }
     if (this.state !== "live") this.tick();
+  }
+
+  // By a page that is not seen: it says nothing of it, so that the server sends it few.
+  passed({ sequence }) {
+    this.connection.newest = sequence;
+    this.lastFrame = this.connection.frame = performance.now();
   }
 
   explain({ sequence, payload, done }) {
@@ -221,6 +228,7 @@ class Screen {
       else $("stage").requestFullscreen?.().catch(() => {});
     };
     for (const choice of choices()) choice.onchange = () => this.want(choice.value);
+    document.addEventListener("visibilitychange", () => this.numbers.settle());
     $("snapshot").onclick = save;
     $("fullscreen").onclick = fill;
     addEventListener("keydown", ({ key, ctrlKey, metaKey, altKey }) => {

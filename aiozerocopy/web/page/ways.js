@@ -20,6 +20,7 @@ function readHeader(data) {
     sequence: Number(view.getBigUint64(16, true)),
     timestamp: Number(view.getBigInt64(24, true)) / 1000,
     nbytes: data.byteLength,
+    arrived: performance.now(),
     payload: new Uint8Array(data, HEADER_BYTES),
   };
 }
@@ -44,8 +45,8 @@ function joiner() {
   };
 }
 
-// Tells the server which picture was shown last, or passed over: it sends no more than
-// can be shown in time.
+// Tells the server which picture was shown last: it sends no more than can be shown in
+// time.
 function acknowledger(socket) {
   let newest = 0;
   let timer = null;
@@ -98,27 +99,50 @@ function overWebSocket(path, signal, take) {
   });
 }
 
-function raw(screen, signal) {
-  let newest = null; // of those that came since the last repaint
-  const paint = () => {
-    if (newest === null || signal.aborted) return;
-    const header = newest;
+// Gives `paint` the newest picture: at once, and the next one when the display has taken
+// this one.  A hidden page's display takes none, so that nothing is painted there.  The
+// newest picture waits until the page is seen again, and is acknowledged when another one
+// takes its place: so the server sends about one a second.
+function painting(screen, signal, paint) {
+  let newest = null;
+  let isBusy = false;
+  const drop = () => {
+    newest?.frame?.close();
+    if (newest !== null && document.hidden && !signal.aborted) screen.passed(newest);
     newest = null;
+  };
+  const run = async () => {
+    isBusy = true;
+    try {
+      while (newest !== null) {
+        const header = newest;
+        newest = null;
+        await paint(header);
+        await new Promise(requestAnimationFrame);
+      }
+    } finally {
+      isBusy = false;
+    }
+  };
+  signal.addEventListener("abort", drop);
+  return (header) => {
+    drop();
+    newest = header;
+    if (signal.aborted) drop();
+    else if (!isBusy) run();
+  };
+}
+
+function raw(screen, signal) {
+  const put = painting(screen, signal, (header) => {
     screen.painter.pixels(header, header.payload);
     screen.shown(header);
-  };
+  });
   return overWebSocket("raw", signal, (header) => {
     screen.arrived(header);
     if (header.kind === REASON) return screen.explain(header);
-    if (newest === null) requestPaint(paint);
-    newest = header;
+    put(header);
   });
-}
-
-// A hidden page gets no animation frames, and must not keep what it was sent.
-function requestPaint(paint) {
-  if (document.hidden) setTimeout(paint, 0);
-  else requestAnimationFrame(paint);
 }
 
 async function h264(screen, signal) {
@@ -129,35 +153,25 @@ async function h264(screen, signal) {
   let failure = null;
   let needsKey = true;
 
-  let newest = null; // [frame, header]: decoded, and not painted yet
-  const discard = () => {
-    newest?.[0].close();
-    newest = null;
-  };
-  const paint = () => {
-    if (newest === null) return;
-    const [frame, header] = newest;
+  const put = painting(screen, signal, (header) => {
+    const { frame, width, height } = header;
+    const { visibleRect: rect } = frame;
     try {
-      if (signal.aborted) return;
-      const { visibleRect: rect } = frame;
-      screen.painter.image(frame, header.width, header.height, rect.width, rect.height);
-      screen.shown(header);
+      screen.painter.image(frame, width, height, rect.width, rect.height);
     } finally {
-      discard();
+      frame.close();
     }
-  };
+    screen.shown(header);
+  });
   const output = (frame) => {
     const header = waiting.get(frame.timestamp);
     waiting.delete(frame.timestamp);
-    if (header === undefined) return frame.close();
-    if (newest === null) requestPaint(paint);
-    discard(); // to paint is slower than to decode here: only the newest counts
-    newest = [frame, header];
+    if (header === undefined) frame.close();
+    else put({ ...header, frame, decoded: performance.now() });
   };
   const shut = () => {
     if (decoder !== null && decoder.state !== "closed") decoder.close();
     waiting.clear();
-    discard();
   };
   const configure = (avcc, fail) => {
     shut();
@@ -195,27 +209,21 @@ async function h264(screen, signal) {
 }
 
 function mjpeg(screen, signal) {
-  let newest = null; // of those that came while one was decoded
-  let busy = false;
-  const paint = async () => {
-    busy = true;
-    while (newest !== null && !signal.aborted) {
-      const header = newest;
-      newest = null;
-      const image = await createImageBitmap(new Blob([header.payload], { type: "image/jpeg" }));
-      if (!signal.aborted) {
-        screen.painter.image(image, image.width, image.height);
-        screen.shown(header);
-      }
-      image.close();
+  const put = painting(screen, signal, async (header) => {
+    const blob = new Blob([header.payload], { type: "image/jpeg" });
+    const image = await createImageBitmap(blob).catch(() => null);
+    if (image === null) return;
+    header.decoded = performance.now();
+    if (!signal.aborted) {
+      screen.painter.image(image, image.width, image.height);
+      screen.shown(header);
     }
-    busy = false;
-  };
+    image.close();
+  });
   return overWebSocket("stream.mjpg", signal, (header) => {
     screen.arrived(header);
     if (header.kind === REASON) return screen.explain(header);
-    newest = header;
-    if (!busy) paint().catch(() => (busy = false));
+    put(header);
   });
 }
 
