@@ -9,9 +9,10 @@ A viewer gets the first rendition, or the second if that fits its link: see `fit
 moves between two pictures, and goes on with a key frame of the other one.
 
 FFmpeg runs while somebody watches its rendition, and is started anew when the picture's
-size changes.  If the second's fails, its viewers go on with the first, and nobody goes
-to the second again.  If the first's fails, its viewers hear that this way to watch does
-not work.  A frame that cannot be shown does not reach FFmpeg: viewers get the reason.
+size changes.  If one fails, its viewers go on with the other, unless that has failed in
+the last minute, too: then they hear that this way to watch does not work, as do those
+who come when the first fails.  A frame that cannot be shown does not reach FFmpeg:
+viewers get the reason.
 
 Key frames are made on demand: for a new viewer, and for one that has lost frames.  A
 pipe has no way to ask for one, so the frame itself asks: frames travel in Matroska, and
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
 FRAME_MS = 32  # from one frame to the next, for FFmpeg; even, see `_Run.feed`
 KEYS, KEY_SECONDS = 2, 0.5  # all viewers together get at most 2 key frames in 0.5 s
 HOLD_SECONDS = 0.05  # that a wish waits for a new frame to go with
+# Until those who move may try a rendition again that has failed, or has just begun.
+FAILED_SECONDS, RESTART_SECONDS = 60.0, 5.0
 MIN_BITRATE, MAX_BITRATE = 2_000_000, 8_000_000  # bits a second, at that rate
 
 log: logging.Logger = logging.getLogger("aiozerocopy")
@@ -183,7 +186,7 @@ class PacketQueue:
         if packet.is_picture:
             self._fit.see(packet.nbytes)
             fitting = self._renditions[self._fit.number]
-            if not fitting.has_failed:
+            if fitting.may_be_tried:
                 self._move(fitting)
 
     def _move(self, to: Rendition) -> None:
@@ -191,16 +194,23 @@ class PacketQueue:
         if to is not self._rendition:
             with contextlib.suppress(StreamClosed):
                 to.join(self)
-                self._rendition.leave(self)
-                self._rendition = to
+                before, self._rendition = self._rendition, to
+                before.leave(self)
                 self._key_nbytes = 0  # not known of this one
                 self._drop_all()
 
-    def end(self) -> None:
-        """Note that the rendition is over: from the second, go to the first."""
-        before = self._rendition
-        self._move(self._renditions[0])
-        self._ended = self._rendition is before
+    def end(self, of: Rendition) -> None:
+        """Note that a rendition is over: go on with the other one, if that works.
+
+        (A viewer that has had no picture goes from the first to none.)
+        """
+        if of is not self._rendition:
+            return
+        first, second = self._renditions
+        stays = of is first and (not of.has_failed or self._newest < 0)
+        if not stays and (of is second or not second.has_failed):
+            self._move(second if of is first else first)
+        self._ended = self._rendition is of
         self._change.happen()
 
     def leave(self) -> None:
@@ -210,7 +220,10 @@ class PacketQueue:
         """Drop what waits if it is late."""
         if self._pictures:
             is_late = self._link.clock() - self._since > LATE
-            if is_late or not self._link.takes(next(iter(self._pictures)).nbytes):
+            first = next(iter(self._pictures))
+            # (a key frame that is there anyway is the probe of all who are due soon)
+            share = 0.5 if first.key else 1.0
+            if is_late or not self._link.takes(first.nbytes, share):
                 self._drop_all()
                 self._fit.fall()
         self._change.happen()
@@ -333,7 +346,7 @@ class Rendition:
     """An encoder with this share of the bits, and the queues of its viewers."""
 
     def __init__(self, hub: Broadcast, ffmpeg: str, share: float) -> None:
-        self.has_failed: bool = False
+        self._failed_at = self._begun_at = -math.inf  # FFmpeg, the last time
         self._hub = hub
         self._ffmpeg = ffmpeg
         self._share = share
@@ -362,6 +375,16 @@ class Rendition:
                 self._queues.discard(queue)
                 raise
 
+    @property
+    def has_failed(self) -> bool:
+        return time.monotonic() - self._failed_at < FAILED_SECONDS
+
+    @property
+    def may_be_tried(self) -> bool:
+        """By those who move: however many do, few FFmpegs are started."""
+        is_soon = time.monotonic() - self._begun_at < RESTART_SECONDS
+        return not self.has_failed and (bool(self._queues) or not is_soon)
+
     def leave(self, queue: PacketQueue) -> None:
         self._queues.discard(queue)
         self._stop_without_viewers()
@@ -371,7 +394,8 @@ class Rendition:
         self._current.ask()
 
     def _push(self, packet: Packet) -> None:
-        self.has_failed = False
+        if packet.is_picture:
+            self._failed_at = -math.inf
         for queue in tuple(self._queues):  # (some move to the other rendition)
             queue.push(packet)
         self._stop_without_viewers()
@@ -386,17 +410,20 @@ class Rendition:
         """While somebody watches: one FFmpeg after the other, one for each picture."""
         try:
             while self._queues:
+                self._begun_at = time.monotonic()
                 self._current = _Run(self._push)
                 with anyio.CancelScope() as self._scope:
                     await self._encode(self._current)
+        except StreamClosed:
+            pass  # the hub is closed
         except (StreamBroken, IncompleteReceive, OSError) as error:
-            self.has_failed = True
+            self._failed_at = time.monotonic()
             log.error("H.264 (%.0f %%) is not encoded: %s", 100 * self._share, error)
         finally:
             self._running = False
             self._current = _Run(self._push)
             for queue in tuple(self._queues):
-                queue.end()
+                queue.end(self)
             self._queues.clear()
 
     async def _encode(self, run: _Run) -> None:

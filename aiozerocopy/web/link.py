@@ -17,7 +17,8 @@ States, and what `Link.takes` says
     late     something sent before is later than that: no, until it is acknowledged
     probing  late or busy, and nothing was sent for `PROBE` seconds: yes, for one
              picture.  An acknowledgement of it stands for all before it, which the page
-             may have lost; without one, the link is late again
+             may have lost; without one, the link is late again, and the next probe
+             waits twice as long, up to `MAX_PROBE`
 
 Owners: each viewer has one `Link`, and all of this happens in its loop's thread.  The
 viewer's server calls `hear`.  The viewer's feed calls `send` and `takes`; it sets
@@ -38,7 +39,7 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LATE, PROBE, TICK = 0.1, 1.0, 0.5  # seconds
+LATE, PROBE, MAX_PROBE, TICK = 0.1, 1.0, 16.0, 0.5  # seconds
 # Seconds after which a value counts no more, once there are newer ones.
 RATE_MEMORY, DELAY_MEMORY = 1.0, 10.0
 # The link may be faster than what was measured of it, as not all of it was used.
@@ -86,6 +87,7 @@ class Link:
         self._total = self.arrived = 0  # bytes
         self._early = -1  # acknowledged before it was noted: the loop heard that first
         self._was_idle = True  # since the last acknowledgement
+        self._probe = PROBE
         self._arrived_at = clock()
         self._delay = _Best(min, math.inf, DELAY_MEMORY)
         self._rate = _Best(max, 0.0, RATE_MEMORY)
@@ -96,6 +98,8 @@ class Link:
             self._early = -1
             return
         now = self.clock()
+        if self._sent and now - self._sent[-1].since >= PROBE / 2:
+            self._probe = min(2 * self._probe, MAX_PROBE)
         if not self._sent:
             self.arrived, self._arrived_at = self._total, now
             self._was_idle = True
@@ -115,25 +119,29 @@ class Link:
         self._early = sequence if is_early else -1
         if newest is None:
             return
-        self.acknowledges = True
+        self.acknowledges, self._probe = True, PROBE
         now = self.clock()
         arrived, seconds = newest.total - self.arrived, now - self._arrived_at
         self.arrived, self._arrived_at = newest.total, now
         rate = arrived / seconds if seconds > 0 else 0.0
-        # (after idleness the delay is in it: it may only show that the link is faster)
-        if rate > (self._rate.value or math.inf if self._was_idle else 0.0):
+        # After idleness the delay is in it: it may only show that the link is faster.
+        least = self._rate.value or math.inf if self._was_idle else 0.0
+        if rate > least:
             self._rate.add(rate, now)
         self._was_idle = False
         own = newest.nbytes / self._rate.value if self._rate.value else 0.0
         self._delay.add(max(now - newest.since - own, 0.0), now)
         self.on_change()
 
-    def takes(self, nbytes: int) -> bool:
-        """Would a picture of this size arrive in time, or is it one to probe with?"""
+    def takes(self, nbytes: int, share: float = 1.0) -> bool:
+        """Would a picture of this size arrive in time, or is it one to probe with?
+
+        (A probe is due after this share of the time.)
+        """
         if not self.acknowledges or not self._sent:
             return True
         now = self.clock()
-        if now - self._sent[-1].since >= PROBE:
+        if now - self._sent[-1].since >= share * self._probe:
             return True
         latest, rate = self._delay.value + LATE, self._rate.value
         waiting = self._total - self.arrived + nbytes

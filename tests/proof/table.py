@@ -63,12 +63,11 @@ SLICES = (
     ),
     Slice(
         "contract",
-        "Each clause of the contract on every link and event loop, and what a "
-        "finalizer, a fork, a signal or a changed number may do to a stream.",
-        2,
-        "python -m pytest contract core/test_lifetime.py core/test_lending.py "
-        "core/test_finalizers.py core/test_channel.py core/test_pool.py "
-        "core/test_buffers.py",
+        "Each clause of the contract on every link and event loop, without a loop, and "
+        "in many threads; what a finalizer, a fork, a signal or a changed number may "
+        "do to a stream; relays whose ends die and whose fds are taken.",
+        6,
+        "python -m pytest contract core sync slow/test_threads.py",
     ),
     Slice(
         "any-order",
@@ -80,8 +79,9 @@ SLICES = (
     ),
     Slice(
         "cancels",
-        "A cancel at every await of every public coroutine.",
-        2,
+        "A cancel at every await of every public coroutine; every public thing closed, "
+        "dropped, lost in a cycle and forked under, the collector off.",
+        6,
         "python -m pytest slow/test_nothing_left.py",
     ),
     Slice(
@@ -128,18 +128,24 @@ SLICES = (
         "shm/test_ring_header.py shm/test_ring_failures.py shm/test_ring_layout.py",
     ),
     Slice(
-        "relays",
-        "Relays that are stopped, whose ends die and whose fds are taken: "
-        "no byte is lost or told twice.",
-        3,
-        "python -m pytest core/test_relay.py",
+        "hostile-peers",
+        "Clients of the servers that flood, stall, reset and send nonsense; what a "
+        "viewer with a bad link gets.",
+        6,
+        "AZC_FUZZ=100000 python -m pytest net web",
     ),
     Slice(
-        "hostile-peers",
-        "Clients of the servers that flood, stall, reset and send nonsense.",
-        3,
-        "AZC_FUZZ=100000 python -m pytest web/test_floods.py "
-        "web/test_server.py net/test_framing.py",
+        "films",
+        "Films of many kinds: each picture once, in order, at its time, and whole.",
+        6,
+        "python -m pytest ffmpeg",
+    ),
+    Slice(
+        "hostile-crowd",
+        "3,200 hostile connections beside 50 viewers, who lose nothing.",
+        4,
+        "AZC_CROWD_SECONDS=10 python -m pytest slow/test_hostile_crowd.py",
+        alone=True,
     ),
     Slice(
         "sanitizers",

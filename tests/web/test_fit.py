@@ -20,6 +20,7 @@ from wsproto import events
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import fit, h264, pixels
+from aiozerocopy.web.link import Link
 
 pytestmark = pytest.mark.anyio
 
@@ -76,16 +77,31 @@ async def test_who_cannot_take_the_first_gets_the_second_and_nobody_else_feels_i
         assert good.pictures.get(picture, payload) == payload
 
 
+class Starts(list[float]):
+    """The share of each FFmpeg that was started; those of one share fail."""
+
+    failing = 0.0
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._make = h264.ffmpeg_command
+        monkeypatch.setattr(h264, "ffmpeg_command", self.command)
+
+    def command(self, ffmpeg: str, picture: Any, share: float) -> list[str]:
+        self.append(share)
+        ffmpeg = "/bin/false" if share == self.failing else ffmpeg
+        return self._make(ffmpeg, picture, share)
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> Starts:
+    return Starts(monkeypatch)
+
+
 @needs_ffmpeg
 async def test_without_the_second_they_go_on_with_the_first(
-    hub: Broadcast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    hub: Broadcast, starts: Starts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    make = h264.ffmpeg_command
-
-    def only_the_first(ffmpeg: str, *of: Any) -> list[str]:
-        return make("/bin/false" if of[1] < 1 else ffmpeg, *of)
-
-    monkeypatch.setattr(h264, "ffmpeg_command", only_the_first)
+    starts.failing = fit.SHARES[1]
     async with web.serve(hub) as to, guest(to, FAST) as good, guest(to, SLOW) as slow:
         async with publishing(hub):
             await until(lambda: slow.configurations == 2)
@@ -95,3 +111,43 @@ async def test_without_the_second_they_go_on_with_the_first(
         assert to._site.modes.counts()["h264"]["dropped"] > 0
     assert (slow.configurations, good.configurations) == (2, 1)
     assert caplog.text.count("H.264 (33 %) is not encoded") == 1
+
+
+@needs_ffmpeg
+async def test_without_the_first_they_go_back_to_the_second(
+    hub: Broadcast, starts: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit, "PATIENCE", 0.5)
+    async with web.serve(hub) as to, guest(to, SLOW) as it, publishing(hub):
+        await until(lambda: it.configurations == 2)
+        starts.failing, it.rate = 1.0, FAST
+        await until(lambda: it.configurations == 3)
+        newest = hub.sequence
+        await until(lambda: it.newest > newest)
+    assert starts == [1, fit.SHARES[1], 1, fit.SHARES[1]]
+
+
+@needs_ffmpeg
+async def test_who_comes_and_goes_starts_few(hub: Broadcast, starts: Starts) -> None:
+    async with web.serve(hub) as to, guest(to, FAST), publishing(hub):
+        async with guest(to, SLOW) as one:
+            await until(lambda: one.configurations == 2)
+        async with guest(to, SLOW) as other:
+            begun = hub.sequence
+            await until(lambda: hub.sequence > begun + 60)
+        assert starts == [1, fit.SHARES[1]]
+        assert other.configurations == 1
+
+
+@needs_ffmpeg
+@pytest.mark.every_loop
+async def test_the_hub_may_close_as_another_picture_comes() -> None:
+    ffmpeg = h264.ffmpeg_if_any()
+    assert ffmpeg is not None
+    async with Broadcast() as hub:
+        both = [h264.Rendition(hub, ffmpeg, share) for share in fit.SHARES]
+        queue = h264.PacketQueue(Link(), both)
+        await hub.publish(noise(1))
+        assert [(await queue.next()) is None for _ in range(2)] == [False, False]
+        await hub.publish(noise(1)[:120])
+    assert await queue.next() is None

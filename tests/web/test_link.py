@@ -13,7 +13,7 @@ from links import cut_short, until
 from aiozerocopy.web import link as link_module
 from aiozerocopy.web.fit import MAX_PATIENCE, PATIENCE, SHARES, TRIAL, Fit
 from aiozerocopy.web.h264 import Packet, PacketQueue
-from aiozerocopy.web.link import KEPT, LATE, PROBE, Link
+from aiozerocopy.web.link import KEPT, LATE, MAX_PROBE, PROBE, Link
 from aiozerocopy.web.pixels import H264, H264_CONFIGURATION
 
 pytestmark = pytest.mark.anyio
@@ -96,15 +96,17 @@ def test_nothing_but_probes_is_sent_into_silence_and_all_after_it() -> None:
     link.send(1000, NBYTES)
     clock.now += LATE / 2
     assert link.takes(1)
-    for number in range(1001, 1100):
-        clock.now += LATE
+    wait = PROBE
+    for number in range(1001, 1010):
+        clock.now += wait / 2
+        assert link.takes(1, 0.5)
         assert not link.takes(1)
-        clock.now += PROBE
+        clock.now += wait / 2
         assert link.takes(100 * NBYTES)
         link.send(number, NBYTES)
-        assert not link.takes(1)
+        wait = min(2 * wait, MAX_PROBE)
     assert not changes
-    link.hear("1098")  # it stands for all before it
+    link.hear("1008")  # it stands for all before it
     assert changes == [clock.now]
     assert link.takes(NBYTES)
 
@@ -251,7 +253,8 @@ class Watched:
         self.clock = Clock()
         self.link = Link(self.clock)
         self.asked = 0
-        self.queue = PacketQueue(self.link, [Mock(has_failed=False, ask=self._ask)])
+        self.both = [Mock(has_failed=False, ask=self._ask) for _ in range(2)]
+        self.queue = PacketQueue(self.link, self.both)
 
     def _ask(self) -> None:
         self.asked += 1
@@ -324,5 +327,5 @@ async def test_what_waited_for_another_picture_is_dropped() -> None:
     it.queue.push(packet(2))
     it.queue.push(packet(3, key=True))
     assert await it.sent() == [1, 3]
-    it.queue.end()
+    it.queue.end(it.both[0])
     assert await it.queue.next() is None

@@ -100,9 +100,8 @@ function overWebSocket(path, signal, take) {
 }
 
 // Gives `paint` the newest picture: at once, and the next one when the display has taken
-// this one.  A hidden page's display takes none, so that nothing is painted there.  The
-// newest picture waits until the page is seen again, and is acknowledged when another one
-// takes its place: so the server sends about one a second.
+// this one.  A hidden page's display takes none: nothing is painted or acknowledged there,
+// and the newest picture waits until the page is seen again.
 function painting(screen, signal, paint) {
   let newest = null;
   let isBusy = false;
