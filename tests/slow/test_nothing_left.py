@@ -160,7 +160,7 @@ async def _(_folder: Path) -> AsyncIterator[Any]:
     assert pool.stats.waiting == 0
 
 
-@case("FrameSender.send", "FrameReceiver.receive", "FrameReceiver.__anext__")
+@case("FrameSender.send", "FrameReceiver.receive", "Receives.__anext__")
 async def _(_folder: Path) -> AsyncIterator[Any]:
     """A frame is sent as a whole, or not at all; a receiver goes on where it was."""
     async with azc.socketpair() as (one, other):
@@ -224,7 +224,7 @@ async def open_and_close(folder: Path) -> None:
             (await consumer.receive()).release()
 
 
-@case("Ring.send", "Ring.receive", "Ring.__anext__", "Ring.receive_batch")
+@case("Ring.send", "Ring.receive", "Receives.__anext__", "Ring.receive_batch")
 @case("Slot.__aenter__", "Slot.__aexit__")
 async def _(folder: Path) -> AsyncIterator[Any]:
     """A record is there as a whole, or not; none is lost that was not taken."""
@@ -259,7 +259,7 @@ async def _(folder: Path) -> AsyncIterator[Any]:
         assert before <= taken + rest <= before + 2
 
 
-@case("Route.receive", "Route.__anext__")
+@case("Route.receive", "Receives.__anext__")
 async def _(folder: Path) -> AsyncIterator[Any]:
     async with ring_pair(folder) as (producer, consumer):
         route = consumer.route(7)
