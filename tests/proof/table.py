@@ -164,8 +164,8 @@ SLICES = (
         "mutants",
         "Small faults in the core, made by a machine: the simulation must notice "
         "those in C and quick tests those in Python, but for those that are listed.",
-        10,
-        "AZC_MUTANTS=120 python -m pytest slow/test_mutation.py",
+        12,
+        "AZC_MUTANTS=60 python -m pytest slow/test_mutation.py",
     ),
     Slice(
         "fuzzers",
