@@ -460,14 +460,15 @@ class Rendition:
                 await run.wishes.next()
             await anyio.sleep(HOLD_SECONDS)
             frame = self._hub._last
-            if frame is None or frame.sequence != run.sequence or client.stats.queued:
-                continue  # a newer one is on its way
-            if run.wants_key:
-                try:
-                    buffers = run.feed(frame)
-                except ValueError:  # its timestamps have come to their end
-                    return
-                await writer.send(*buffers)
+            try:
+                if frame is None or frame.sequence != run.sequence:
+                    continue
+                if run.wants_key and not client.stats.queued:  # (no newer one comes)
+                    await writer.send(*run.feed(frame))
+            except ValueError:  # its timestamps have come to their end
+                return
+            finally:
+                frame = None  # or it was the pool's again only after the next wish
 
     async def _distribute(self, run: _Run, ffmpeg: Process) -> None:
         """Give FFmpeg's packets to all queues; its end is a failure."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from web_client import needs_ffmpeg, watching
 from wsproto import events
 
+import aiozerocopy as azc
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import fit, h264, pixels
@@ -137,6 +139,25 @@ async def test_who_comes_and_goes_starts_few(hub: Broadcast, starts: Starts) -> 
             await until(lambda: hub.sequence > begun + 60)
         assert starts == [1, fit.SHARES[1]]
         assert other.configurations == 1
+
+
+@needs_ffmpeg
+async def test_the_slots_come_back_without_the_collector(hub: Broadcast) -> None:
+    """Also of a frame that was encoded again, whose encoder was then cancelled."""
+    gc.disable()
+    try:
+        with azc.FramePool((240, 320, 3), slots=3) as pool:
+            async with web.serve(hub) as to, guest(to, FAST) as one:
+                with await pool.acquire() as frame:
+                    await hub.publish(frame)
+                await until(lambda: one.newest == 0)
+                async with guest(to, FAST) as other:  # which gets a key frame of it
+                    await until(lambda: other.newest == 0)
+            await until(lambda: not hub.clients)
+            await hub.publish(noise(1))
+            assert pool.stats.free == 3
+    finally:
+        gc.enable()
 
 
 @needs_ffmpeg
