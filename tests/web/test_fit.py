@@ -130,7 +130,10 @@ async def test_without_the_first_they_go_back_to_the_second(
 
 
 @needs_ffmpeg
-async def test_who_comes_and_goes_starts_few(hub: Broadcast, starts: Starts) -> None:
+async def test_who_comes_and_goes_starts_few(
+    hub: Broadcast, starts: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(h264, "RESTART_SECONDS", 60.0)
     async with web.serve(hub) as to, guest(to, FAST), publishing(hub):
         async with guest(to, SLOW) as one:
             await until(lambda: one.configurations == 2)
