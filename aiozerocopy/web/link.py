@@ -84,7 +84,8 @@ class Link:
         # Called when more may be sent, perhaps.
         self.on_change: Callable[[], object] = lambda: None
         self._sent: collections.deque[_Sent] = collections.deque(maxlen=KEPT)
-        self._total = self.arrived = 0  # bytes
+        self._total = 0  # bytes sent
+        self.arrived: int = 0  # of these
         self._early = -1  # acknowledged before it was noted: the loop heard that first
         self._was_idle = True  # since the last acknowledgement
         self._probe = PROBE
