@@ -327,5 +327,22 @@ async def test_what_waited_for_another_picture_is_dropped() -> None:
     it.queue.push(packet(2))
     it.queue.push(packet(3, key=True))
     assert await it.sent() == [1, 3]
+    it.queue.end(it.both[1])  # which is not its own
+    it.queue.push(packet(4))
+    assert await it.sent() == [4]
     it.queue.end(it.both[0])
     assert await it.queue.next() is None
+
+
+async def test_a_key_frame_that_is_there_anyway_is_the_probe() -> None:
+    it = Watched()
+    it.queue.push(packet(0, key=True))
+    assert await it.sent() == [0]
+    it.link.hear("0")
+    it.queue.push(packet(1))
+    assert await it.sent() == [1]
+    it.clock.now += 0.6 * PROBE
+    it.queue.push(packet(2))
+    assert await it.sent() == []
+    it.queue.push(packet(3, key=True))
+    assert await it.sent() == [3]
