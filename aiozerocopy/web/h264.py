@@ -204,8 +204,6 @@ class PacketQueue:
 
         (A viewer that has had no picture goes from the first to none.)
         """
-        if of is not self._rendition:
-            return
         first, second = self._renditions
         stays = of is first and (not of.has_failed or self._newest < 0)
         if not stays and (of is second or not second.has_failed):
