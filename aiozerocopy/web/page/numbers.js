@@ -10,8 +10,9 @@ export class Numbers {
   constructor() {
     this.ahead = 0; // ms that the server's clock is ahead of ours
     this.total = 0;
-    // [ms since the page began, and age when shown, decoded and arrived] of each frame
-    this.history = []; // that counts
+    // Of each frame that counts: [ms since the page began, its age when it was shown, when it
+    // was decoded, when it arrived]
+    this.history = [];
     this.restart();
   }
 
