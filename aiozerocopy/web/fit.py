@@ -1,21 +1,26 @@
-"""Which rendition of the stream a viewer gets: the first, or the one with fewer bits.
+"""How many bits a viewer gets: which rendition of the stream, and that one's bitrate.
 
-The second has a third of the first's bits in the same size.  (Half the size was 0.4 dB
-better for a fractal, and 5 dB worse for a test picture with sharp edges.)
+There are three, the last of them in half the size.  (For a third of the bits half the
+size was 0.4 dB better for a fractal, and 5 dB worse for a test picture.)
 
-States
-    first   the viewer gets the first rendition.  It moves to the second at a fall, if
-            there was another `SPAN` to `WINDOW` seconds before, and less than `ENOUGH`
-            of the stream's bytes has arrived between the two
-    second  it gets the second.  It moves up after ``patience`` seconds, of which the
-            last `PATIENCE` were without a fall: only a trial shows what a link can
-            carry, as no more arrives than is sent.  If it is back in less than `TRIAL`
-            seconds, its ``patience`` is doubled, up to `MAX_PATIENCE`
+A viewer is slow when its link does not carry its rendition: at a fall, if there was
+another `SPAN` to `WINDOW` seconds before, and less than `ENOUGH` of the stream's bytes
+has arrived between the two.  A fall is a picture that is dropped when the one before it
+was not: if the link is too slow there is one after the other.  In an outage nothing
+arrives at all, so it is waited for.  (The measured rate would not do: what a lost
+packet has held up arrives at once, as if the link were fast.)
 
-A fall is a picture that is dropped when the one before it was not: if the link is too
-slow there is one after the other.  In an outage nothing arrives at all, so it is waited
-for.  (The measured rate would not do: what a lost packet has held up arrives at once,
-as if the link were fast.)
+What follows from it
+    all viewers of the rendition are slow   its bitrate falls to what has arrived, down
+                                            to the next rendition's at most
+    others are not                          the viewer moves to the next rendition
+
+Back up
+    Only a trial shows what a link can carry, as no more arrives than is sent.  A viewer
+    moves up, or a bitrate rises by a quarter, after ``patience`` seconds, of which the
+    last `PATIENCE` were without a fall.  If that fails in less than `TRIAL` seconds,
+    ``patience`` is doubled, up to `MAX_PATIENCE`.  Who joins a rendition sets its
+    bitrate back: one slow viewer does not change what others see.
 """
 
 from __future__ import annotations
@@ -24,11 +29,46 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiozerocopy.web.link import Link
 
-SHARES = (1.0, 1 / 3)  # of the bitrate, that the renditions have
+SHARES = (1.0, 1 / 3, 1 / 9)  # of the bitrate, that the renditions have at most
+HALVED = 2  # the rendition of half the size
+LEAST = 1 / 18  # share
 SPAN, WINDOW, ENOUGH = 0.7, 5.0, 2 / 3
 PATIENCE, MAX_PATIENCE, TRIAL = 10.0, 160.0, 30.0  # seconds
+RISE, ROOM = 1.25, 0.9  # of a bitrate; and of what a link carries, that is used
+
+
+class Trials:
+    """When to try more bits again."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._patience = PATIENCE
+        self._rose = -math.inf  # when that was
+        self._due = math.inf
+
+    @property
+    def is_due(self) -> bool:
+        return self._clock() >= self._due
+
+    def fall(self) -> None:
+        """Pictures are dropped: wait a little longer."""
+        self._due = max(self._due, self._clock() + PATIENCE)
+
+    def lower(self) -> None:
+        """There are fewer bits from now on."""
+        now = self._clock()
+        longer = min(2 * self._patience, MAX_PATIENCE)
+        self._patience = longer if now - self._rose < TRIAL else PATIENCE
+        self._due = now + self._patience
+
+    def rise(self, *, is_last: bool) -> None:
+        """There are more, as many as there can be if this is the last time."""
+        self._rose = self._clock()
+        self._due = math.inf if is_last else self._rose + self._patience
 
 
 class Fit:
@@ -37,37 +77,81 @@ class Fit:
     def __init__(self, link: Link) -> None:
         self.number: int = 0  # of the rendition that the viewer gets
         self._link = link
-        self._patience = PATIENCE
-        self._moved = -math.inf  # when that was
-        self._trial = math.inf  # when it is due
+        self._trials = Trials(link.clock)
         self._nbytes = 0  # of all pictures of the stream
+        self._slow_at = -math.inf
         # A fall: when it was, and how many bytes there were then, and had arrived.
         self._fall = (-math.inf, 0, 0)
 
     def see(self, nbytes: int) -> None:
         """Note a picture of the stream, which may be sent or not."""
         self._nbytes += nbytes
-        if self.number and self._link.clock() >= self._trial:
-            self._move(0)
+        if self.number and self._trials.is_due:
+            self.number -= 1
+            self._trials.rise(is_last=self.number == 0)
+            self.settle()
 
-    def fall(self) -> None:
-        """Note that pictures are dropped from here on."""
+    def fall(self) -> float:
+        """Pictures are dropped from here on: which part of the stream has arrived?
+
+        (Less than 1 if the viewer is slow.)
+        """
         now = self._link.clock()
-        if self.number:
-            self._trial = max(self._trial, now + PATIENCE)
-            return
+        self._trials.fall()
         when, nbytes, arrived = self._fall
         if now - when < SPAN:
-            return
+            return 1.0
         self._fall = (now, self._nbytes, self._link.arrived)
         come, due = self._link.arrived - arrived, self._nbytes - nbytes
-        if now - when <= WINDOW and 0 < come < ENOUGH * due:
-            is_soon = now - self._moved < TRIAL
-            longer = min(2 * self._patience, MAX_PATIENCE)
-            self._patience = longer if is_soon else PATIENCE
-            self._move(1)
+        if now - when > WINDOW or not 0 < come < ENOUGH * due:
+            return 1.0
+        self._slow_at = now
+        return come / due
 
-    def _move(self, number: int) -> None:
-        self.number, self._moved = number, self._link.clock()
-        self._trial = self._moved + self._patience
+    @property
+    def is_slow(self) -> bool:
+        return self._link.clock() - self._slow_at < WINDOW
+
+    def move_down(self) -> None:
+        if self.number + 1 < len(SHARES):
+            self.number += 1
+            self._trials.lower()
+            self.settle()
+
+    def settle(self) -> None:
+        """There are other bits now: what was noted says nothing of them."""
+        self._slow_at = -math.inf
         self._fall = (-math.inf, 0, 0)
+
+
+class Rate:
+    """The bits of one rendition, as a share of the stream's bitrate."""
+
+    def __init__(self, number: int, clock: Callable[[], float]) -> None:
+        self._most = self.share = SHARES[number]
+        self._least = (*SHARES, LEAST)[number + 1]
+        self._trials = Trials(clock)
+
+    def fall(self) -> None:
+        self._trials.fall()
+
+    def lower(self, carried: float) -> bool:
+        """Keep to this part of the bits, if that is not too few."""
+        if self.share <= self._least:
+            return False
+        self.share = max(self.share * carried * ROOM, self._least)
+        self._trials.lower()
+        return True
+
+    def rise(self) -> bool:
+        """Take more bits, if it is time."""
+        if self.share == self._most or not self._trials.is_due:
+            return False
+        self.share = min(self.share * RISE, self._most)
+        self._trials.rise(is_last=self.share == self._most)
+        return True
+
+    def reset(self) -> bool:
+        """Take all bits again."""
+        is_other, self.share = self.share != self._most, self._most
+        return is_other

@@ -1,101 +1,72 @@
-"""H.264 for the viewers whose browser decodes it: an FFmpeg for each of two renditions.
+"""H.264 for the viewers whose browser decodes it: up to three renditions of the stream.
 
 How a frame travels
-    hub -> a pipe of ours -> FFmpeg (libx264, no delay: one frame in, one packet out)
-        -> FLV, whose packets tell their size before they come -> `Packet`, made once
+    hub -> `Planes`, converted once -> each rendition's run, which takes the newest when
+        it is done with another -> its encoder -> `Packet`, made once
         -> a `PacketQueue` for each viewer, which begins with a key frame
 
-A viewer gets the first rendition, or the second if that fits its link: see `fit`.  It
-moves between two pictures, and goes on with a key frame of the other one.
+A viewer gets the first rendition, or one with fewer bits if that fits its link: see
+`fit`.  It moves between two pictures, and goes on with a key frame of the other one.
 
-FFmpeg runs while somebody watches its rendition, and is started anew when the picture's
-size changes.  If one fails, its viewers go on with the other, unless that has failed in
-the last minute, too: then they hear that this way to watch does not work, as do those
-who come when the first fails.  A frame that cannot be shown does not reach FFmpeg:
+An encoder runs while somebody watches its rendition.  Another one is started when the
+picture's size changes, and when the bitrate does, if the encoder cannot change that
+itself.  If one fails, its viewers go on with another rendition, unless all have failed
+in the last minute: then they hear that this way to watch does not work, as do those who
+come when the first fails.  A frame that cannot be shown does not reach an encoder:
 viewers get the reason.
 
-Key frames are made on demand: for a new viewer, and for one that has lost frames.  A
-pipe has no way to ask for one, so the frame itself asks: frames travel in Matroska, and
-an odd timestamp means a key frame.  So none is made without need, as it is several
-times as long as the others; a restart would cost every viewer 0.1 seconds of frames,
-and short groups, or refreshing in stripes, would cost bits all the time.  If no frame
-comes to carry the wish, the newest is encoded once more: a still picture has new
-viewers, too.
+Key frames are made on demand: for a new viewer, and for one that has lost frames.  So
+none is made without need, as it is several times as long as the others; a restart would
+cost every viewer 0.1 seconds of frames, and short groups, or refreshing in stripes,
+would cost bits all the time.  If no frame comes to carry the wish, the newest one is
+encoded once more: a still picture has new viewers, too.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import logging
 import math
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import anyio
 
-from aiozerocopy._core.change import Change
-from aiozerocopy._core.errors import IncompleteReceive, StreamBroken, StreamClosed
-from aiozerocopy._process.pipes import ChildPipes
-from aiozerocopy.broadcast.frame_queue import FrameQueue
-from aiozerocopy.ffmpeg import binary
-from aiozerocopy.process import open_process
-from aiozerocopy.streams import SendStream
+from aiozerocopy._core.change import Change, Turns, in_turn
+from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy._net.foreign_streams import MessageStream
+from aiozerocopy.web.encoders import Task
 from aiozerocopy.web.exchange import first_to_end
-from aiozerocopy.web.fit import Fit
-from aiozerocopy.web.link import LATE
-from aiozerocopy.web.matroska import film_of, head_of
+from aiozerocopy.web.fit import HALVED, SHARES, Rate
+from aiozerocopy.web.packets import Packet
 from aiozerocopy.web.pixels import (
     H264,
     H264_CONFIGURATION,
     REASON,
-    UnknownPicture,
-    picture_format,
-    reason_message,
+    Header,
     websocket_message,
 )
+from aiozerocopy.web.planes import Planes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from typing_extensions import Buffer
 
-    from aiozerocopy.broadcast import Broadcast, Client, Published
-    from aiozerocopy.process import Process
-    from aiozerocopy.streams import ReceiveStream
-    from aiozerocopy.web.link import Link
+    from aiozerocopy.broadcast import Broadcast
+    from aiozerocopy.web.encoders import Encoder, Encoders, Made
+    from aiozerocopy.web.packets import PacketQueue
     from aiozerocopy.web.pixels import PictureFormat
 
-FRAME_MS = 32  # from one frame to the next, for FFmpeg; even, see `_Run.feed`
 KEYS, KEY_SECONDS = 2, 0.5  # all viewers together get at most 2 key frames in 0.5 s
 HOLD_SECONDS = 0.05  # that a wish waits for a new frame to go with
 # Until those who move may try a rendition again that has failed, or has just begun.
 FAILED_SECONDS, RESTART_SECONDS = 60.0, 5.0
-MIN_BITRATE, MAX_BITRATE = 2_000_000, 8_000_000  # bits a second, at that rate
+MIN_BITRATE, MAX_BITRATE = 2_000_000, 8_000_000  # bits a second, of the first rendition
 
 log: logging.Logger = logging.getLogger("aiozerocopy")
-
-# Browsers decode HD as BT.709, whatever the stream says; and H.264 has no odd sizes.
-_FILTERS = (
-    "pad=ceil(iw/2)*2:ceil(ih/2)*2,"
-    "scale=out_color_matrix=bt709:out_range=tv{yuv},format=yuv420p"
-)
-_YUV = ":in_color_matrix=bt709:in_range=tv"  # (RGB has neither)
-_FLV_HEADER = 13  # with the size of the tag before the first, which is 0
-_TAG_HEADER = 11
-_TAG_END = 4
-_VIDEO = 9
-_AVC_PREFIX = 5  # frame type and codec, packet type, composition time
-_LAST_FRAME = (1 << 31) // FRAME_MS - 1  # by FLV's timestamps
-
-
-def ffmpeg_if_any() -> str | None:
-    with contextlib.suppress(FileNotFoundError):
-        return binary.find_ffmpeg()
-    return None
 
 
 def bitrate(width: int, height: int) -> int:
@@ -104,168 +75,36 @@ def bitrate(width: int, height: int) -> int:
     return round(min(max(part * MAX_BITRATE, MIN_BITRATE), MAX_BITRATE))
 
 
-def ffmpeg_command(ffmpeg: str, picture: PictureFormat, share: float) -> list[str]:
-    """How FFmpeg is called: Matroska with this picture on stdin, FLV on stdout."""
-    rate = round(share * bitrate(picture.width, picture.height))
-    return [
-        *(ffmpeg, "-hide_banner", "-nostats", "-loglevel", "error"),
-        *("-f", "matroska", "-fflags", "nobuffer"),
-        *("-probesize", "32", "-analyzeduration", "0", "-i", "pipe:0"),
-        *("-vf", _FILTERS.format(yuv=_YUV if picture.form.is_yuv else "")),
-        *("-colorspace", "bt709", "-color_primaries", "bt709"),
-        *("-color_trc", "bt709", "-color_range", "tv"),
-        *("-c:v", "libx264", "-preset", "ultrafast", "-tune", "zerolatency"),
-        # (0.1 s: a key frame is no longer than three or four of the others)
-        *("-b:v", str(rate), "-maxrate", str(rate), "-bufsize", str(rate // 10)),
-        *("-enc_time_base", "1:1000", "-force_key_frames", "expr:mod(round(t*1000),2)"),
-        *("-f", "flv", "-flvflags", "no_duration_filesize", "-flush_packets", "1"),
-        "pipe:1",
-    ]
+def renditions(hub: Broadcast, encoders: Encoders) -> list[Rendition]:
+    """All there can be; they share the conversion of the frames."""
+    planes = Planes()
+    return [Rendition(hub, planes, encoders, number) for number in range(len(SHARES))]
 
 
-@dataclass(frozen=True)
-class Packet:
-    """One message for the viewers, shared by all."""
+class _Run(MessageStream):
+    """One encoder: the picture it was started for, and the frames inside of it.
 
-    buffers: Sequence[Buffer]
-    kind: int  # of its payload: see `pixels`
-    key: bool
-    sequence: int
-
-    @property
-    def nbytes(self) -> int:
-        return sum(len(memoryview(buffer)) for buffer in self.buffers)
-
-    @property
-    def is_picture(self) -> bool:
-        return self.kind == H264
-
-
-class PacketQueue:
-    """Packets that wait for one viewer, as long as its `Link` lets them be new.
-
-    Pictures that would come too late are dropped.  The viewer goes on at a key frame,
-    which the rendition is asked for once it would be sent at once and arrive in time.
-
-    Raises:
-        StreamClosed: the hub is closed.
-        RuntimeError: it is not entered.
+    It is the stream of a hub's client, which sends it the messages of `Planes`.
     """
-
-    def __init__(self, link: Link, renditions: Sequence[Rendition]) -> None:
-        self.dropped: int = 0  # pictures
-        self._link = link
-        self._renditions = renditions
-        self._rendition = renditions[0]
-        self._fit = Fit(link)
-        self._newest = -1  # sequence of the last picture that was sent
-        link.on_change = self._look
-        self._words: list[Packet] = []  # what is no picture: it goes first
-        self._pictures: FrameQueue[Packet] = FrameQueue()
-        self._since = 0.0  # when the oldest picture came
-        self._key_nbytes = 0  # of the last key frame
-        self._ended = False
-        self._change = Change()
-        self._rendition.join(self)
-
-    def push(self, packet: Packet) -> None:
-        if packet.kind == H264_CONFIGURATION or (packet.is_picture and packet.key):
-            self._drop_all()  # what waits is of no use any more
-        if not packet.is_picture:
-            self._words = [each for each in self._words if each.kind != packet.kind]
-            self._words.append(packet)
-        elif packet.sequence >= self._newest and self._pictures.accepts(packet):
-            if packet.key:
-                self._key_nbytes = packet.nbytes
-            if not self._pictures:
-                self._since = self._link.clock()
-            self._pictures.append(packet)
-        else:
-            self.dropped += 1
-        self._look()
-        if packet.is_picture:
-            self._fit.see(packet.nbytes)
-            fitting = self._renditions[self._fit.number]
-            if fitting.may_be_tried:
-                self._move(fitting)
-
-    def _move(self, to: Rendition) -> None:
-        """Go on with another rendition, unless the hub is closed."""
-        if to is not self._rendition:
-            with contextlib.suppress(StreamClosed):
-                to.join(self)
-                before, self._rendition = self._rendition, to
-                before.leave(self)
-                self._key_nbytes = 0  # not known of this one
-                self._drop_all()
-
-    def end(self, of: Rendition) -> None:
-        """Note that a rendition is over: go on with the other one, if that works.
-
-        (A viewer that has had no picture goes from the first to none.)
-        """
-        first, second = self._renditions
-        stays = of is first and (not of.has_failed or self._newest < 0)
-        if not stays and (of is second or not second.has_failed):
-            self._move(second if of is first else first)
-        self._ended = self._rendition is of
-        self._change.happen()
-
-    def leave(self) -> None:
-        self._rendition.leave(self)
-
-    def _look(self) -> None:
-        """Drop what waits if it is late."""
-        if self._pictures:
-            is_late = self._link.clock() - self._since > LATE
-            first = next(iter(self._pictures))
-            # (a key frame that is there anyway is the probe of all who are due soon)
-            share = 0.5 if first.key else 1.0
-            if is_late or not self._link.takes(first.nbytes, share):
-                self._drop_all()
-                self._fit.fall()
-        self._change.happen()
-
-    def _drop_all(self) -> None:
-        self.dropped += len(self._pictures.drop_to(0))
-        self._pictures.needs_key = True
-
-    async def next(self) -> Packet | None:
-        """The next packet, which is to be sent now; None at the end."""
-        while not self._words:
-            self._look()
-            if self._pictures:
-                packet = self._pictures.pop()
-                self._since = self._link.clock()
-                self._newest = packet.sequence
-                self._link.send(packet.sequence, packet.nbytes)
-                return packet
-            if self._ended:
-                return None
-            if self._pictures.needs_key and self._link.takes(self._key_nbytes):
-                self._rendition.ask()
-            await self._change.next()
-        return self._words.pop(0)
-
-
-class _Run:
-    """One FFmpeg: the picture it was started for, and the frames inside of it."""
 
     def __init__(self, tell: Callable[[Packet], object]) -> None:
         self.picture: PictureFormat | None = None
         self.begun = anyio.Event()  # the picture is known
-        self.changed = anyio.Event()  # it is another one now
-        self.wishes = Change()  # for a key frame
+        self.changed = anyio.Event()  # another encoder is needed
         self.failure = ""
-        self.sequence = -1  # of the newest frame that was fed
         self._tell = tell  # sends a packet to all viewers
+        self._encoder: Encoder | None = None
+        self._ready = anyio.Event()  # there is an encoder
+        self._turns = Turns()
+        self._newest: tuple[Header, Buffer] | None = None  # with planes
+        self._wishes = Change()  # for a key frame
         self._wants_key = False
-        # When the last key frames were fed, and the number of the very last.
+        # When the last key frames were encoded, and the number of the very last.
         self._keys_at = collections.deque([-math.inf] * KEYS, KEYS)
         self._key_number = 0
         self._configuration: list[Packet] = []
         self._reason: list[Packet] = []  # why the newest frame cannot be shown
-        self._frames = 0  # that were fed
+        self._frames = 0  # that were encoded
         # Those that may still come out, by their number: sequence and timestamp.
         self._inside: dict[int, tuple[int, int]] = {}
 
@@ -273,65 +112,81 @@ class _Run:
         """Make the next frame a key frame, unless one is about to come out."""
         if self._key_number not in self._inside:
             self._wants_key = True
-            self.wishes.happen()
+            self._wishes.happen()
 
-    @property
-    def wants_key(self) -> bool:
-        """Is one to be made now?"""
+    def _is_key_due(self) -> bool:
         is_due = time.monotonic() - self._keys_at[0] >= KEY_SECONDS
         return self._wants_key and is_due and not self._reason
 
-    def feed(self, frame: Published) -> Sequence[Buffer]:
-        """What FFmpeg gets of a frame: Matroska, or nothing.
+    # -- frames --------------------------------------------------------------------
 
-        Raises: ValueError, which ends the hub's client, if it is another picture.
-        """
-        try:
-            picture = picture_format(frame)
-        except UnknownPicture as reason:
-            message, sequence = reason_message(frame, reason), frame.sequence
-            packet = Packet(message, REASON, key=False, sequence=sequence)
+    async def aclose(self) -> None:
+        """Nothing to do: the run is over when its task is."""
+
+    async def send(self, item: Buffer = b"", *more: Buffer) -> None:
+        """Encode a message of `Planes`."""
+        header = Header.of(item)
+        if header.kind == REASON:
+            packet = Packet((item, *more), REASON, key=False, sequence=header.sequence)
             self._reason = [packet]
             self._tell(packet)
-            return (b"",)
+            return
         self._reason = []
-        view = frame.view
-        begin: list[Buffer] = []
         if self.picture is None:
-            self.picture = picture
+            self.picture = header.picture
             self.begun.set()
-            # (what comes out of FFmpeg begins with the second)
-            begin = [film_of(picture, FRAME_MS) + head_of(view.nbytes, 0), view]
-            self._frames = 1
-        elif self.picture != picture or self._frames > _LAST_FRAME:
+        if self.picture == header.picture:
+            self._newest = header, more[0]
+            await self._ready.wait()
+            await self._encode()
+        else:
             self.changed.set()
-            raise ValueError(f"the picture is {picture} now")
-        # The first one out is a key frame anyway; FFmpeg counts from its timestamp.
-        is_key, number = self.wants_key and self._frames > 1, self._frames
-        if is_key or number == 1:
+
+    @in_turn
+    async def _encode(self, *, if_wanted: bool = False) -> None:
+        """Encode the newest frame, perhaps only if a key frame is wanted of it."""
+        assert self._encoder is not None
+        assert self._newest is not None
+        (header, planes), number = self._newest, self._frames
+        is_key = number == 0 or self._is_key_due()
+        if if_wanted and not is_key:
+            return
+        if number > self._encoder.last:
+            self.changed.set()
+            return
+        if is_key:
             self._wants_key, self._key_number = False, number
             self._keys_at.append(time.monotonic())
-        self._inside[number] = frame.sequence, frame.timestamp_ns
-        self._frames, self.sequence = number + 1, frame.sequence
-        return (*begin, head_of(view.nbytes, number * FRAME_MS + is_key), view)
+        self._inside[number] = header.sequence, header.timestamp_ns
+        self._frames = number + 1
+        try:
+            await self._encoder.encode(planes, number, is_key=is_key)
+        except OSError as error:
+            self.failure = str(error)
+            self.changed.set()
 
-    def take(self, timestamp: int, tag: memoryview) -> None:
-        """Send the packet that is in a tag of FFmpeg's."""
-        picture, prefix, payload = self.picture, tag[:_AVC_PREFIX], tag[_AVC_PREFIX:]
-        assert picture is not None
-        if prefix[1] == 0:
+    async def _repeat(self) -> None:
+        """Encode the newest frame again if a key frame is wanted and no frame comes."""
+        while True:
+            if not self._wants_key:
+                await self._wishes.next()
+            await anyio.sleep(HOLD_SECONDS)
+            await self._encode(if_wanted=True)
+
+    def _take(self, made: Made) -> None:
+        """Send to the viewers what the encoder has made."""
+        assert self.picture is not None
+        number, key, payload = made
+        if number < 0:
             kind = H264_CONFIGURATION
-            message = websocket_message(payload, kind, picture, 0, 0, key=True)
-            packet = Packet(message, kind, key=True, sequence=0)
-            self._configuration = [packet]
-            self._tell(packet)
-        number = timestamp // FRAME_MS
-        if prefix[1] == 1 and number in self._inside:
+            message = websocket_message(payload, kind, self.picture, 0, 0, key=True)
+            self._configuration = [Packet(message, kind, key=True, sequence=0)]
+            self._tell(self._configuration[0])
+        elif number in self._inside:
             sequence, when = self._inside[number]
             for older in [each for each in self._inside if each <= number]:
                 del self._inside[older]
-            key = prefix[0] >> 4 == 1
-            named = picture, sequence, when
+            named = self.picture, sequence, when
             message = websocket_message(payload, H264, *named, key=key)
             self._tell(Packet(message, H264, key, sequence))
 
@@ -339,15 +194,45 @@ class _Run:
         """What a newcomer needs to decode what follows."""
         return [*self._configuration, *self._reason]
 
+    # -- the encoder ---------------------------------------------------------------
+
+    async def serve(
+        self, encoders: Encoders, task: Callable[[PictureFormat], Task]
+    ) -> None:
+        """Run an encoder, until it ends or another one is needed."""
+        await self.begun.wait()
+        assert self.picture is not None
+        try:
+            async with encoders(task(self.picture), self._take) as self._encoder:
+                self._ready.set()
+                await first_to_end(self._watch, self._repeat, self.changed.wait)
+        except OSError as error:
+            self.failure = str(error)
+
+    async def _watch(self) -> None:
+        assert self._encoder is not None
+        self.failure = await self._encoder.wait()
+
+    def follow(self, task: Callable[[PictureFormat], Task]) -> None:
+        """Encode with another bitrate from now on."""
+        encoder, picture = self._encoder, self.picture
+        if encoder and picture and not encoder.follow(task(picture).bitrate):
+            self.changed.set()
+
 
 class Rendition:
-    """An encoder with this share of the bits, and the queues of its viewers."""
+    """The stream in a part of the bits, and the queues of its viewers."""
 
-    def __init__(self, hub: Broadcast, ffmpeg: str, share: float) -> None:
-        self._failed_at = self._begun_at = -math.inf  # FFmpeg, the last time
+    def __init__(
+        self, hub: Broadcast, planes: Planes, encoders: Encoders, number: int
+    ) -> None:
+        self._failed_at = self._begun_at = -math.inf  # the encoder, the last time
         self._hub = hub
-        self._ffmpeg = ffmpeg
-        self._share = share
+        self._planes = planes
+        self._encoders = encoders
+        self._most = SHARES[number]
+        self._rate = Rate(number, time.monotonic)
+        self._is_half = number >= HALVED
         # Weak: a queue that a signal's exception leaves here ends with its task.
         self._queues: WeakSet[PacketQueue] = WeakSet()
         self._running = False
@@ -364,6 +249,7 @@ class Rendition:
         for packet in self._current.packets_so_far():
             queue.push(packet)
         self._queues.add(queue)
+        self._retune(self._rate.reset())
         if not self._running:
             try:
                 self._running = True
@@ -379,7 +265,7 @@ class Rendition:
 
     @property
     def may_be_tried(self) -> bool:
-        """By those who move: however many do, few FFmpegs are started."""
+        """By those who move: however many do, few encoders are started."""
         is_soon = time.monotonic() - self._begun_at < RESTART_SECONDS
         return not self.has_failed and (bool(self._queues) or not is_soon)
 
@@ -391,10 +277,31 @@ class Rendition:
         """Make a key frame soon."""
         self._current.ask()
 
+    def give_way(self, carried: float) -> bool:
+        """Take fewer bits if all viewers are slow, one of which gets only this part."""
+        queues = tuple(self._queues)
+        if not all(queue.fit.is_slow for queue in queues):
+            return False
+        if not self._rate.lower(carried):
+            return False
+        for queue in queues:
+            queue.fit.settle()
+        self._retune()
+        return True
+
+    def _retune(self, is_needed: bool = True) -> None:
+        if is_needed:
+            self._current.follow(self._task)
+
+    def _task(self, picture: PictureFormat) -> Task:
+        rate = self._rate.share * bitrate(picture.width, picture.height)
+        return Task(picture, round(rate), self._is_half)
+
     def _push(self, packet: Packet) -> None:
         if packet.is_picture:
             self._failed_at = -math.inf
-        for queue in tuple(self._queues):  # (some move to the other rendition)
+            self._retune(self._rate.rise())
+        for queue in tuple(self._queues):  # (some move to another rendition)
             queue.push(packet)
         self._stop_without_viewers()
 
@@ -405,7 +312,7 @@ class Rendition:
     # -- the encoder --------------------------------------------------------------
 
     async def _run(self) -> None:
-        """While somebody watches: one FFmpeg after the other, one for each picture."""
+        """While somebody watches: one encoder after the other, one for each picture."""
         try:
             while self._queues:
                 self._begun_at = time.monotonic()
@@ -414,9 +321,9 @@ class Rendition:
                     await self._encode(self._current)
         except StreamClosed:
             pass  # the hub is closed
-        except (StreamBroken, IncompleteReceive, OSError) as error:
+        except OSError as error:
             self._failed_at = time.monotonic()
-            log.error("H.264 (%.0f %%) is not encoded: %s", 100 * self._share, error)
+            log.error("H.264 (%.0f %%) is not encoded: %s", 100 * self._most, error)
         finally:
             self._running = False
             self._current = _Run(self._push)
@@ -425,69 +332,17 @@ class Rendition:
             self._queues.clear()
 
     async def _encode(self, run: _Run) -> None:
-        """Run one FFmpeg until the picture changes.
+        """Run one encoder until the picture changes.
 
-        Raises:
-            StreamBroken, IncompleteReceive, OSError: FFmpeg ended, or cannot begin.
+        Raises: OSError, StreamClosed: it ended, or cannot begin; or the hub is closed.
         """
-        with ChildPipes() as pipes, contextlib.ExitStack() as undo:
-            read_fd, writer = pipes.into(SendStream, "reads")
-            client = self._hub.attach(writer, policy="latest", encode=run.feed)
-            undo.callback(client.detach)
-            # The first frame, which the hub may have already, says what picture it is.
-            await first_to_end(client.wait_closed, run.begun.wait)
-            if run.picture is None:
-                raise StreamBroken(f"no frame: {client.error}")
-            argv = ffmpeg_command(self._ffmpeg, run.picture, self._share)
-            async with open_process(
-                argv, stdin=read_fd, stdout=True, env=binary.environment()
-            ) as ffmpeg:
-                try:
-                    distribute = partial(self._distribute, run, ffmpeg)
-                    repeat = partial(self._repeat, run, client, writer)
-                    await first_to_end(distribute, repeat, run.changed.wait)
-                finally:
-                    ffmpeg.kill()  # nobody needs the frames inside of it
+        client = self._hub.attach(run, policy="latest", encode=self._planes.message)
+        try:
+            serve = partial(run.serve, self._encoders, self._task)
+            is_over = await first_to_end(client.wait_closed, serve) == 0
+        finally:
+            client.detach()
+        if is_over and client.error:
+            raise StreamBroken(f"no frame: {client.error}")
         if run.failure:
             raise OSError(run.failure)
-
-    async def _repeat(self, run: _Run, client: Client, writer: SendStream) -> None:
-        """Encode the newest frame again if a key frame is wanted and no frame comes."""
-        while True:
-            if not run._wants_key:
-                await run.wishes.next()
-            await anyio.sleep(HOLD_SECONDS)
-            frame = self._hub._last
-            try:
-                if frame is None or frame.sequence != run.sequence:
-                    continue
-                if run.wants_key and not client.stats.queued:  # (no newer one comes)
-                    await writer.send(*run.feed(frame))
-            except ValueError:  # its timestamps have come to their end
-                return
-            finally:
-                frame = None  # or it was the pool's again only after the next wish
-
-    async def _distribute(self, run: _Run, ffmpeg: Process) -> None:
-        """Give FFmpeg's packets to all queues; its end is a failure."""
-        stdout = ffmpeg.stdout
-        assert stdout is not None
-        try:
-            await stdout.receive_exactly(bytearray(_FLV_HEADER))
-            while True:
-                run.take(*await _next_tag(stdout))
-        except (IncompleteReceive, anyio.EndOfStream):
-            run.failure = f"FFmpeg ended: {ffmpeg.stderr_tail.strip() or 'in silence'}"
-
-
-async def _next_tag(stdout: ReceiveStream) -> tuple[int, memoryview]:
-    """The next video tag's timestamp and content; others are skipped."""
-    header = bytearray(_TAG_HEADER)
-    while True:
-        await stdout.receive_exactly(header)
-        size = int.from_bytes(header[1:4], "big")
-        content = bytearray(size + _TAG_END)
-        await stdout.receive_exactly(content)
-        if header[0] == _VIDEO and size >= _AVC_PREFIX:
-            timestamp = int.from_bytes(header[7:8] + header[4:7], "big")
-            return timestamp, memoryview(content)[:size]

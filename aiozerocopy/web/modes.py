@@ -18,9 +18,10 @@ from aiozerocopy._net.admission import Crowd
 from aiozerocopy._net.foreign_streams import drop_stream
 from aiozerocopy.broadcast.encodings import is_slow
 from aiozerocopy.web import jpeg
+from aiozerocopy.web.encoders import find_encoders
 from aiozerocopy.web.exchange import CANNOT, GOING_AWAY, as_it_is, first_to_end
-from aiozerocopy.web.fit import SHARES
-from aiozerocopy.web.h264 import PacketQueue, Rendition, ffmpeg_if_any
+from aiozerocopy.web.h264 import renditions
+from aiozerocopy.web.packets import PacketQueue
 from aiozerocopy.web.pixels import raw
 from aiozerocopy.web.request import Refused
 from aiozerocopy.web.settings import check
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from aiozerocopy._net.admission import Guest
     from aiozerocopy.broadcast import Broadcast, Client, Encode, Event, Published
     from aiozerocopy.web.exchange import Exchange, Viewer, Wrap
+    from aiozerocopy.web.h264 import Rendition
     from aiozerocopy.web.request import Request
 
     Route = Callable[[Exchange, Request], Awaitable[None]]
@@ -63,12 +65,11 @@ class Modes:
         self.crowd: Crowd = Crowd(max_viewers, max_per_address, 2 * max_viewers + SPARE)
         self._feeds: WeakKeyDictionary[HubFeed | PacketFeed, str] = WeakKeyDictionary()
         self._closing = anyio.Event()
-        ffmpeg = ffmpeg_if_any() if "h264" in modes else None
+        encoders = find_encoders() if "h264" in modes else None
         compress = jpeg.find_compressor() if "mjpeg" in modes else None
         offered: dict[str, Route] = {}
-        if ffmpeg:
-            both = [Rendition(hub, ffmpeg, share) for share in SHARES]
-            offered["h264"] = partial(self._show_h264, both)
+        if encoders is not None:
+            offered["h264"] = partial(self._show_h264, renditions(hub, encoders))
         if compress:
             encoder = jpeg.JpegEncoder(compress, quality)
             offered["mjpeg"] = partial(self._show_mjpeg, encoder)

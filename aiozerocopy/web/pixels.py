@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiozerocopy.frames import PLANES
 
@@ -58,6 +58,7 @@ FORMATS = {
     name: PixelFormat(name, code, channels)
     for code, (name, channels) in enumerate(_CHANNELS.items())
 }
+_BY_CODE = tuple(FORMATS.values())
 _BY_CHANNELS = {1: "gray8", 3: "rgb24", 4: "rgba"}
 _ALIASES = {"": "", "gray": "gray8", "rgb": "rgb24", "bgr": "bgr24"}
 _ALIASES |= {"rgb0": "rgba", "bgr0": "bgra"}  # nobody looks at alpha
@@ -132,6 +133,22 @@ def websocket_message(
         1, kind, code, flags, *size, nbytes, sequence, timestamp_ns // 1000
     )
     return (header, payload)
+
+
+class Header(NamedTuple):
+    """What a message's header says."""
+
+    kind: int
+    picture: PictureFormat
+    sequence: int
+    timestamp_ns: int
+
+    @classmethod
+    def of(cls, message: Buffer) -> Header:
+        fields = _HEADER.unpack_from(message)
+        _, kind, code, _, width, height, _, sequence, when = fields
+        picture = PictureFormat(width, height, _BY_CODE[code])
+        return cls(kind, picture, sequence, 1000 * when)
 
 
 def reason_message(frame: Published, reason: UnknownPicture) -> Sequence[Buffer]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 import aiozerocopy as azc
 from aiozerocopy.broadcast import Broadcast
-from aiozerocopy.web import h264, jpeg
+from aiozerocopy.web import jpeg
 
 pytest.importorskip("h11")
 wsproto = pytest.importorskip("wsproto")
@@ -34,7 +34,7 @@ END_OF_JPEG = b"\xff\xd9"
 BIG = np.zeros((1024, 1024, 4), np.uint8)
 KEY = b"AAAAAAAAAAAAAAAAAAAAAA=="
 
-needs_ffmpeg = pytest.mark.skipif(h264.ffmpeg_if_any() is None, reason="needs FFmpeg")
+with_each_encoder = pytest.mark.usefixtures("encoders")  # of H.264
 needs_jpeg = pytest.mark.skipif(
     jpeg.find_compressor() is None, reason="needs simplejpeg or Pillow"
 )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from typing import Any
 
 import browser as chromium
 import pytest
 
 from aiozerocopy.broadcast import Broadcast
+from aiozerocopy.web.encoders import by_ffmpeg, ffmpeg_if_any, in_process
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +28,21 @@ def quiet_asyncio() -> Iterator[None]:
 async def hub() -> AsyncIterator[Broadcast]:
     async with Broadcast() as hub:
         yield hub
+
+
+@pytest.fixture(params=["PyAV", "FFmpeg"])
+def encoders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Each way to encode H.264, which the server takes."""
+    if request.param == "PyAV":
+        pytest.importorskip("av")
+        found: Any = in_process
+    else:
+        ffmpeg = ffmpeg_if_any()
+        if ffmpeg is None:
+            pytest.skip("needs FFmpeg")
+        found = partial(by_ffmpeg, ffmpeg)
+    monkeypatch.setattr("aiozerocopy.web.modes.find_encoders", lambda: found)
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,16 @@ import numpy as np
 import pytest
 from links import cut_short, until
 from numpy.typing import NDArray
-from web_client import needs_ffmpeg, watching
+from web_client import watching, with_each_encoder
 from wsproto import events
 
 import aiozerocopy as azc
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
-from aiozerocopy.web import fit, h264, pixels
+from aiozerocopy.web import fit, h264, modes, pixels
+from aiozerocopy.web.encoders import Task, by_ffmpeg
 from aiozerocopy.web.link import Link
+from aiozerocopy.web.packets import PacketQueue
 
 pytestmark = pytest.mark.anyio
 
@@ -55,10 +57,11 @@ def noise(number: int) -> NDArray[np.uint8]:
 
 
 publishing = partial(chromium.publishing, picture=noise)
-SLOW, FAST = 80_000, 1e9  # where the first has some 250,000 bytes a second
+SECOND = round(fit.SHARES[1], 3)
+SLOW, FAST = 120_000, 1e9  # where the first has some 250,000 bytes a second
 
 
-@needs_ffmpeg
+@with_each_encoder
 @pytest.mark.every_loop
 async def test_who_cannot_take_the_first_gets_the_second_and_nobody_else_feels_it(
     hub: Broadcast, monkeypatch: pytest.MonkeyPatch
@@ -80,30 +83,33 @@ async def test_who_cannot_take_the_first_gets_the_second_and_nobody_else_feels_i
 
 
 class Starts(list[float]):
-    """The share of each FFmpeg that was started; those of one share fail."""
+    """The share of each encoder that was started; those of some shares fail."""
 
-    failing = 0.0
+    failing: tuple[float, ...] = ()
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._make = h264.ffmpeg_command
-        monkeypatch.setattr(h264, "ffmpeg_command", self.command)
+    def __init__(self, encoders: Any) -> None:
+        self._encoders = encoders
 
-    def command(self, ffmpeg: str, picture: Any, share: float) -> list[str]:
-        self.append(share)
-        ffmpeg = "/bin/false" if share == self.failing else ffmpeg
-        return self._make(ffmpeg, picture, share)
+    def __call__(self, task: Task, tell: Any) -> Any:
+        share = task.bitrate / h264.bitrate(task.picture.width, task.picture.height)
+        self.append(round(share, 3))
+        fails = any(abs(share - each) < 0.01 for each in self.failing)
+        encoders = partial(by_ffmpeg, "/bin/false") if fails else self._encoders
+        return encoders(task, tell)
 
 
 @pytest.fixture
-def starts(monkeypatch: pytest.MonkeyPatch) -> Starts:
-    return Starts(monkeypatch)
+def starts(encoders: Any, monkeypatch: pytest.MonkeyPatch) -> Starts:
+    starts = Starts(encoders)
+    monkeypatch.setattr(modes, "find_encoders", lambda: starts)
+    return starts
 
 
-@needs_ffmpeg
-async def test_without_the_second_they_go_on_with_the_first(
+@with_each_encoder
+async def test_without_the_others_they_go_on_with_the_first(
     hub: Broadcast, starts: Starts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    starts.failing = fit.SHARES[1]
+    starts.failing = fit.SHARES[1:]
     async with web.serve(hub) as to, guest(to, FAST) as good, guest(to, SLOW) as slow:
         async with publishing(hub):
             await until(lambda: slow.configurations == 2)
@@ -111,25 +117,63 @@ async def test_without_the_second_they_go_on_with_the_first(
             newest = hub.sequence
             await until(lambda: good.newest > newest + 30 and slow.newest > newest)
         assert to._site.modes.counts()["h264"]["dropped"] > 0
-    assert (slow.configurations, good.configurations) == (2, 1)
+    assert good.configurations == 1
     assert caplog.text.count("H.264 (33 %) is not encoded") == 1
 
 
-@needs_ffmpeg
+@with_each_encoder
 async def test_without_the_first_they_go_back_to_the_second(
     hub: Broadcast, starts: Starts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fit, "PATIENCE", 0.5)
+    monkeypatch.setattr(fit, "PATIENCE", 2.0)
     async with web.serve(hub) as to, guest(to, SLOW) as it, publishing(hub):
-        await until(lambda: it.configurations == 2)
-        starts.failing, it.rate = 1.0, FAST
+        async with guest(to, FAST):
+            await until(lambda: it.configurations == 2)
+        starts.failing, it.rate = (1.0,), FAST
         await until(lambda: it.configurations == 3)
         newest = hub.sequence
         await until(lambda: it.newest > newest)
-    assert starts == [1, fit.SHARES[1], 1, fit.SHARES[1]]
+    assert starts == [1, SECOND, 1, SECOND]
 
 
-@needs_ffmpeg
+@with_each_encoder
+async def test_without_the_second_they_go_to_the_third(
+    hub: Broadcast, starts: Starts
+) -> None:
+    starts.failing = fit.SHARES[1:2]
+    async with web.serve(hub) as to, guest(to, FAST), guest(to, SLOW) as slow:
+        async with publishing(hub):
+            await until(lambda: len(starts) == 3)
+            configurations = slow.configurations
+            await until(lambda: slow.configurations > configurations)
+    assert starts == [1, SECOND, round(fit.SHARES[2], 3)]
+
+
+@with_each_encoder
+async def test_a_viewer_alone_gets_what_its_link_carries_of_the_first(
+    hub: Broadcast, starts: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And all of it again, at once, when another one comes."""
+    rates: list[fit.Rate] = []
+    lower = fit.Rate.lower
+
+    def noted(rate: fit.Rate, carried: float) -> bool:
+        rates.append(rate)
+        return lower(rate, carried)
+
+    monkeypatch.setattr(fit.Rate, "lower", noted)
+    async with web.serve(hub) as to, publishing(hub), guest(to, SLOW) as slow:
+        await until(lambda: bool(rates) and rates[0].share < 0.5)
+        newest = hub.sequence
+        await until(lambda: slow.newest > newest + 30)
+        assert len(hub.clients) == 1
+        async with guest(to, FAST) as good:
+            await until(lambda: good.newest > newest)
+            assert rates[0].share == 1
+            await until(lambda: len(hub.clients) == 2)  # each gets what fits
+
+
+@with_each_encoder
 async def test_who_comes_and_goes_starts_few(
     hub: Broadcast, starts: Starts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,11 +184,11 @@ async def test_who_comes_and_goes_starts_few(
         async with guest(to, SLOW) as other:
             begun = hub.sequence
             await until(lambda: hub.sequence > begun + 60)
-        assert starts == [1, fit.SHARES[1]]
+        assert starts == [1, SECOND]
         assert other.configurations == 1
 
 
-@needs_ffmpeg
+@with_each_encoder
 async def test_the_slots_come_back_without_the_collector(hub: Broadcast) -> None:
     """Also of a frame that was encoded again, whose encoder was then cancelled."""
     gc.disable()
@@ -163,14 +207,11 @@ async def test_the_slots_come_back_without_the_collector(hub: Broadcast) -> None
         gc.enable()
 
 
-@needs_ffmpeg
+@with_each_encoder
 @pytest.mark.every_loop
-async def test_the_hub_may_close_as_another_picture_comes() -> None:
-    ffmpeg = h264.ffmpeg_if_any()
-    assert ffmpeg is not None
+async def test_the_hub_may_close_as_another_picture_comes(encoders: Any) -> None:
     async with Broadcast() as hub:
-        both = [h264.Rendition(hub, ffmpeg, share) for share in fit.SHARES]
-        queue = h264.PacketQueue(Link(), both)
+        queue = PacketQueue(Link(), h264.renditions(hub, encoders))
         await hub.publish(noise(1))
         assert [(await queue.next()) is None for _ in range(2)] == [False, False]
         await hub.publish(noise(1)[:120])

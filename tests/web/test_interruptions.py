@@ -39,6 +39,7 @@ from links import linux_only, until
 import aiozerocopy as azc
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import h264, jpeg
+from aiozerocopy.web.encoders import find_encoders
 
 pytestmark = linux_only
 
@@ -204,8 +205,8 @@ def skip_what_cannot_be(face: str, loop: str, *paths: str) -> None:
         pytest.importorskip("uvloop")
     if "/h264" in paths and sys.version_info < (3, 11):
         pytest.skip("a tracer makes it leak an exception that no object refers to")
-    if "/h264" in paths and h264.ffmpeg_if_any() is None:
-        pytest.skip("needs FFmpeg")
+    if "/h264" in paths and find_encoders() is None:
+        pytest.skip("needs PyAV or FFmpeg")
     if STREAM in paths and jpeg.find_compressor() is None:
         pytest.skip("needs simplejpeg or Pillow")
 

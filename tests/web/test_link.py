@@ -11,9 +11,9 @@ import pytest
 from links import cut_short, until
 
 from aiozerocopy.web import link as link_module
-from aiozerocopy.web.fit import MAX_PATIENCE, PATIENCE, SHARES, TRIAL, Fit
-from aiozerocopy.web.h264 import Packet, PacketQueue
+from aiozerocopy.web.fit import MAX_PATIENCE, PATIENCE, SHARES, TRIAL, Fit, Rate
 from aiozerocopy.web.link import KEPT, LATE, MAX_PROBE, PROBE, Link
+from aiozerocopy.web.packets import Packet, PacketQueue
 from aiozerocopy.web.pixels import H264, H264_CONFIGURATION
 
 pytestmark = pytest.mark.anyio
@@ -173,32 +173,54 @@ def test_other_words_are_ignored(words: str | bytes) -> None:
 
 
 class Fitted(Wire):
-    """A viewer behind a wire, and when it moved from one rendition to the other."""
+    """A viewer behind a wire, and when it moved from one rendition to another.
 
-    def __init__(self, rate: float) -> None:
+    Others watch the same renditions without trouble, unless it is ``alone``.
+    """
+
+    def __init__(self, rate: float, *, alone: bool = False) -> None:
         super().__init__(0.02, rate)
         self.fit = Fit(self.link)
-        self.moves: list[list[float]] = [[], []]  # to the first, to the second
+        self.rate_of_first = Rate(0, self.clock) if alone else None
+        self.moves: list[list[float]] = [[], []]  # up, down
         self._needs_key = True
+
+    @property
+    def share(self) -> float:
+        if self.fit.number == 0 and self.rate_of_first:
+            return self.rate_of_first.share
+        return SHARES[self.fit.number]
 
     def watch(self, seconds: float, pause: float = 0.0) -> None:
         """Be sent what the link takes, and nothing for a pause in each second."""
         for number in self.frames(seconds):
             before = self.fit.number
-            nbytes = round(NBYTES * SHARES[before])
+            nbytes = round(NBYTES * self.share)
             if number % 30 == 29:
                 self.clock.now += pause
             if self._needs_key and self.link.takes(3 * nbytes):
                 nbytes, self._needs_key = 3 * nbytes, False
             self.fit.see(nbytes)
+            if self.rate_of_first:
+                self.rate_of_first.rise()
             if not self._needs_key and self.link.takes(nbytes):
                 self.send(number, nbytes)
             elif not self._needs_key:
                 self._needs_key = True
-                self.fit.fall()
+                self.fall()
             if self.fit.number != before:
                 self._needs_key = True
-                self.moves[not before].append(self.clock.now)
+                self.moves[self.fit.number > before].append(self.clock.now)
+
+    def fall(self) -> None:
+        carried, rate = self.fit.fall(), self.rate_of_first
+        if carried == 1:
+            if rate:
+                rate.fall()
+        elif rate and rate.lower(carried):
+            self.fit.settle()
+        else:
+            self.fit.move_down()
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.3])
@@ -239,6 +261,33 @@ def test_a_slow_link_gets_the_second_and_is_tried_more_and_more_rarely(
     assert len(ups) == tried + 1
 
 
+@pytest.mark.parametrize("slow", [0.8, 0.5, 0.35])
+def test_a_rendition_that_only_slow_viewers_watch_takes_what_their_links_carry(
+    slow: float,
+) -> None:
+    """And more again, in steps, when they carry more."""
+    it = Fitted(slow * RATE, alone=True)
+    it.watch(10)
+    it.ages.clear()
+    it.watch(60)
+    assert it.moves == [[], []]
+    assert 0.6 * slow < it.share <= 1.1 * slow
+    assert len(it.ages) > 0.9 * 60 * 30
+    assert sorted(it.ages)[len(it.ages) * 95 // 100] < 0.15
+    it.rate = 4 * RATE
+    it.watch(2 * MAX_PATIENCE)
+    assert it.share == 1
+
+
+def test_a_link_for_the_third_alone_gets_that() -> None:
+    it = Fitted(0.2 * RATE)
+    it.watch(6)
+    assert it.fit.number == 2
+    it.ages.clear()
+    it.watch(4)
+    assert len(it.ages) == 4 * 30
+
+
 # ---- the queue --------------------------------------------------------------------
 
 
@@ -253,7 +302,7 @@ class Watched:
         self.clock = Clock()
         self.link = Link(self.clock)
         self.asked = 0
-        self.both = [Mock(has_failed=False, ask=self._ask) for _ in range(2)]
+        self.both = [Mock(has_failed=False, ask=self._ask) for _ in SHARES]
         self.queue = PacketQueue(self.link, self.both)
 
     def _ask(self) -> None:

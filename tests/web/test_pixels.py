@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import Any
 
-import anyio
 import numpy as np
 import pytest
 from links import until
@@ -17,19 +17,19 @@ from web_client import (
     WIDTH,
     asking,
     connected,
-    needs_ffmpeg,
     needs_jpeg,
     picture,
     publishing,
     until_seen,
     watching,
+    with_each_encoder,
     wsproto,
 )
 
 import aiozerocopy as azc
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
-from aiozerocopy.web import h264, jpeg, matroska, modes, pixels, websocket
+from aiozerocopy.web import encoders, h264, jpeg, modes, pixels, websocket
 
 pytestmark = pytest.mark.anyio
 
@@ -168,34 +168,8 @@ def test_bits_follow_from_the_size(size: tuple[int, int], megabits: int) -> None
     assert h264.bitrate(*size) == megabits * 1_000_000
 
 
-@needs_ffmpeg
-@pytest.mark.parametrize("kind", ["waves", "noise"])
-async def test_h264_takes_the_bits_that_it_has(kind: str) -> None:
-    """A second in soft colours has as many as it may; noise is kept in bounds."""
-    y, x = np.mgrid[:512, :512]
-    random = np.random.default_rng(1)
-
-    form = pixels.PictureFormat(512, 512, pixels.FORMATS["gray8"])
-
-    def drawn(number: int) -> bytes:
-        waves = 60 * np.sin(x / 20 + number / 3) * np.sin(y / 15 - number / 4)
-        slow = 40 * np.sin((x + y) / 50 + number / 5)
-        noise = random.integers(0, 255, (512, 512))
-        scene = noise if kind == "noise" else 128 + waves + slow
-        picture = scene.astype(np.uint8).tobytes()
-        begin = b"" if number else matroska.film_of(form, h264.FRAME_MS)
-        return begin + matroska.head_of(len(picture), number * h264.FRAME_MS) + picture
-
-    ffmpeg = h264.ffmpeg_if_any()
-    assert ffmpeg is not None
-    command = h264.ffmpeg_command(ffmpeg, form, 1.0)
-    frames = 1000 // h264.FRAME_MS
-    done = await anyio.run_process(command, input=b"".join(map(drawn, range(frames))))
-    assert 0.8 < 8 * len(done.stdout) / h264.bitrate(512, 512) < 2
-
-
 @pytest.mark.every_loop
-@needs_ffmpeg
+@with_each_encoder
 async def test_h264_begins_anew_for_another_size(hub: Broadcast) -> None:
     async with web.serve(hub) as to, watching(to, "/h264") as viewer:
         for height in (48, 33):
@@ -209,11 +183,11 @@ async def test_h264_begins_anew_for_another_size(hub: Broadcast) -> None:
                 assert header[4:6] == (WIDTH, height)
 
 
-@needs_ffmpeg
+@with_each_encoder
 async def test_h264_begins_anew_when_a_still_picture_has_the_last_timestamp(
     hub: Broadcast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(h264, "_LAST_FRAME", 1)
+    monkeypatch.setattr(encoders, "LAST_FRAME", 1)
     async with web.serve(hub) as to, watching(to, "/h264") as first:
         await hub.publish(picture())
         while (await first.message())[0][1] != pixels.H264:
@@ -227,7 +201,8 @@ async def test_h264_begins_anew_when_a_still_picture_has_the_last_timestamp(
 async def test_viewers_hear_that_h264_is_impossible(
     hub: Broadcast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(modes, "ffmpeg_if_any", lambda: "/bin/false")
+    broken = partial(encoders.by_ffmpeg, "/bin/false")
+    monkeypatch.setattr(modes, "find_encoders", lambda: broken)
     await hub.publish(picture())
     with caplog.at_level(logging.ERROR, "aiozerocopy"):
         async with web.serve(hub) as to, watching(to, "/h264") as viewer:
@@ -248,7 +223,7 @@ async def test_what_is_no_picture_is_told_between_jpegs(hub: Broadcast) -> None:
         assert b"Content-Type: image/jpeg" in await until_seen(stream, END_OF_JPEG)
 
 
-@needs_ffmpeg
+@with_each_encoder
 async def test_what_is_no_picture_is_told_between_packets(hub: Broadcast) -> None:
     """Also before the first one, and to those who come later."""
     async with web.serve(hub) as to, watching(to, "/h264") as viewer:
@@ -266,7 +241,7 @@ async def test_what_is_no_picture_is_told_between_packets(hub: Broadcast) -> Non
             assert header[7] == number + 1
 
 
-@needs_ffmpeg
+@with_each_encoder
 async def test_key_frames_come_when_they_are_needed(hub: Broadcast) -> None:
     """For a newcomer, also to a still picture; and none without need."""
     async with web.serve(hub) as to, watching(to, "/h264") as first:

@@ -1,0 +1,319 @@
+"""The encoders of H.264: libx264 in this process by PyAV, or FFmpeg as a child.
+
+Both take planes (see `planes`) one by one and hold none back.  They tell what they make
+of each in AVCC, the layout that MP4 and WebCodecs have.  PyAV takes half of the time:
+no pipe and no other process, and its bitrate changes while it runs.
+
+FFmpeg reads Matroska and writes FLV, whose packets tell their size before they come.  A
+pipe has no way to ask for a key frame, so the frame itself asks: an odd timestamp means
+a key frame.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import math
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+import anyio
+import anyio.to_thread
+
+from aiozerocopy._core.errors import IncompleteReceive, StreamBroken
+from aiozerocopy._process.pipes import ChildPipes
+from aiozerocopy.ffmpeg import binary
+from aiozerocopy.process import open_process
+from aiozerocopy.streams import SendStream
+from aiozerocopy.web.matroska import film_of, head_of
+from aiozerocopy.web.planes import even
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from typing_extensions import Buffer
+
+    from aiozerocopy.process import Process
+    from aiozerocopy.streams import ReceiveStream
+    from aiozerocopy.web.pixels import PictureFormat
+
+FRAME_MS = (
+    32  # from one frame to the next, for FFmpeg; even, as odd ones are key frames
+)
+LAST_FRAME = (1 << 31) // FRAME_MS - 1  # by FLV's timestamps
+FPS = 30  # that bitrates are meant for
+
+_FLV_HEADER = 13  # with the size of the tag before the first, which is 0
+_TAG_HEADER = 11
+_TAG_END = 4
+_VIDEO = 9
+_AVC_PREFIX = 5  # frame type and codec, packet type, composition time
+_GLOBAL_HEADER = 1 << 22  # libavcodec's flag: the configuration is apart
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be encoded: planes of such a picture, whose sides may be odd."""
+
+    picture: PictureFormat
+    bitrate: int
+    is_half: bool = False  # half as wide and high
+
+    @property
+    def planes(self) -> PictureFormat:
+        width, height = even(self.picture.width), even(self.picture.height)
+        return replace(self.picture, width=width, height=height)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Of what is encoded."""
+        width, height = self.planes.width, self.planes.height
+        return (
+            (even(width // 2), even(height // 2)) if self.is_half else (width, height)
+        )
+
+
+class Made(NamedTuple):
+    """What an encoder has made of a frame, or the configuration before the first."""
+
+    number: int  # of the frame; -1 for the configuration
+    is_key: bool
+    payload: Buffer
+
+
+class Encoder(Protocol):
+    last: float  # number of a frame that it takes
+
+    async def encode(self, planes: Buffer, number: int, *, is_key: bool) -> None:
+        """Take a frame, numbered from 0.
+
+        Raises: OSError.
+        """
+
+    async def wait(self) -> str:
+        """Return why it has ended by itself."""
+
+    def follow(self, bitrate: int) -> bool:
+        """Change the bitrate, or return False: another one must be started."""
+
+
+Tell: TypeAlias = "Callable[[Made], object]"
+Encoders: TypeAlias = "Callable[[Task, Tell], AbstractAsyncContextManager[Encoder]]"
+
+
+def find_encoders() -> Encoders | None:
+    """The best that is there."""
+    if importlib.util.find_spec("av"):
+        with contextlib.suppress(Exception):  # it is broken, or has no libx264
+            import av
+
+            av.Codec("libx264", "w")
+            return in_process
+    ffmpeg = ffmpeg_if_any()
+    return None if ffmpeg is None else partial(by_ffmpeg, ffmpeg)
+
+
+def ffmpeg_if_any() -> str | None:
+    with contextlib.suppress(FileNotFoundError):
+        return binary.find_ffmpeg()
+    return None
+
+
+def _x264_options(bitrate: int) -> dict[str, str]:
+    """For both; in 0.1 s a key frame is no longer than three or four of the others."""
+    return {
+        **{"preset": "ultrafast", "tune": "zerolatency"},
+        **{"b": str(bitrate), "maxrate": str(bitrate), "bufsize": str(bitrate // 10)},
+    }
+
+
+# ---- in this process ----------------------------------------------------------------
+
+
+@asynccontextmanager
+async def in_process(task: Task, tell: Tell) -> AsyncIterator[Encoder]:
+    """Raises: OSError."""
+    encoder = _InProcess(task, tell)
+    try:
+        await encoder.open()
+        yield encoder
+    finally:
+        encoder.close()
+
+
+class _InProcess:
+    """libx264, in worker threads, without the GIL."""
+
+    last = math.inf
+
+    def __init__(self, task: Task, tell: Tell) -> None:
+        self._task = task
+        self._tell = tell
+        self._context: Any = None
+        self._halve: Any = None
+
+    async def open(self) -> None:
+        await self._in_thread(self._open)
+        self._tell(Made(-1, True, bytes(self._context.extradata)))
+
+    def _open(self) -> None:
+        import av
+        from av.video.reformatter import VideoReformatter
+
+        task = self._task
+        context: Any = av.CodecContext.create("libx264", "w")
+        context.width, context.height = task.size
+        context.pix_fmt = task.picture.form.name
+        context.time_base, context.framerate = Fraction(1, FPS), Fraction(FPS)
+        context.color_range = context.colorspace = 1  # limited, and BT.709
+        context.color_primaries = context.color_trc = 1
+        context.flags |= _GLOBAL_HEADER
+        context.options = {
+            **_x264_options(task.bitrate),
+            **{"forced-idr": "1", "x264-params": "annexb=0"},
+        }
+        context.open()
+        self._context, self._halve = context, VideoReformatter()
+
+    def close(self) -> None:
+        """Free libx264 and its threads now, whoever has a traceback."""
+        self._context = self._halve = None
+
+    async def encode(self, planes: Buffer, number: int, *, is_key: bool) -> None:
+        for made in await self._in_thread(self._encode, planes, number, is_key):
+            self._tell(made)
+
+    def _encode(self, planes: Buffer, number: int, is_key: bool) -> list[Made]:
+        import av
+        import numpy
+
+        shape = self._task.planes
+        array = numpy.frombuffer(planes, numpy.uint8).reshape(-1, shape.width)
+        frame: Any = av.VideoFrame.from_numpy_buffer(array, shape.form.name)
+        if self._task.is_half:
+            frame = self._halve.reformat(frame, *self._task.size, interpolation="AREA")
+        frame.pts = number
+        if is_key:
+            frame.pict_type = av.video.frame.PictureType.I
+        packets = self._context.encode(frame)
+        return [Made(each.pts, each.is_keyframe, bytes(each)) for each in packets]
+
+    async def _in_thread(self, call: Callable[..., Any], *args: object) -> Any:
+        try:
+            return await anyio.to_thread.run_sync(call, *args)
+        except Exception as error:
+            raise OSError(f"PyAV: {type(error).__name__}: {error}") from None
+
+    async def wait(self) -> str:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    def follow(self, bitrate: int) -> bool:
+        """libx264 takes it with the next frame (PyAV 19 lets us set all three)."""
+        context = self._context
+        if not hasattr(type(context), "rc_buffer_size"):
+            return False
+        context.bit_rate = context.max_bit_rate = bitrate
+        context.rc_buffer_size = bitrate // 10
+        return True
+
+
+# ---- as a child ---------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def by_ffmpeg(ffmpeg: str, task: Task, tell: Tell) -> AsyncIterator[Encoder]:
+    """Raises: OSError."""
+    with ChildPipes() as pipes:
+        read_fd, writer = pipes.into(SendStream, "reads")
+        async with open_process(
+            ffmpeg_command(ffmpeg, task),
+            stdin=read_fd,
+            stdout=True,
+            env=binary.environment(),
+        ) as child:
+            try:
+                yield _Child(task, tell, child, writer)
+            finally:
+                child.kill()  # nobody needs the frames inside of it
+
+
+def ffmpeg_command(ffmpeg: str, task: Task) -> list[str]:
+    """How FFmpeg is called: Matroska on stdin, FLV on stdout."""
+    width, height = task.size
+    filters = "setparams=range=tv:colorspace=bt709"
+    if task.is_half:
+        filters = f"scale={width}:{height}:flags=area,{filters}"
+    options = _x264_options(task.bitrate).items()
+    return [
+        *(ffmpeg, "-hide_banner", "-nostats", "-loglevel", "error"),
+        *("-f", "matroska", "-fflags", "nobuffer"),
+        *("-probesize", "32", "-analyzeduration", "0", "-i", "pipe:0"),
+        *("-vf", filters, "-c:v", "libx264"),
+        *(word for name, value in options for word in (f"-{name}:v", value)),
+        *("-colorspace", "bt709", "-color_primaries", "bt709"),
+        *("-color_trc", "bt709", "-color_range", "tv"),
+        *("-enc_time_base", "1:1000", "-force_key_frames", "expr:mod(round(t*1000),2)"),
+        *("-f", "flv", "-flvflags", "no_duration_filesize", "-flush_packets", "1"),
+        "pipe:1",
+    ]
+
+
+class _Child:
+    """FFmpeg."""
+
+    def __init__(
+        self, task: Task, tell: Tell, child: Process, writer: SendStream
+    ) -> None:
+        self.last: float = LAST_FRAME - 1
+        self._planes = task.planes
+        self._tell = tell
+        self._child = child
+        self._writer = writer
+
+    async def encode(self, planes: Buffer, number: int, *, is_key: bool) -> None:
+        nbytes = memoryview(planes).nbytes
+        # The first one out is a key frame anyway; FFmpeg counts from its timestamp.
+        when = (number + 1) * FRAME_MS + (is_key and number > 0)
+        message = [head_of(nbytes, when), planes]
+        if number == 0:  # (what comes out of FFmpeg begins with the second)
+            message[:0] = film_of(self._planes, FRAME_MS) + head_of(nbytes, 0), planes
+        with contextlib.suppress(StreamBroken):  # its output ends then: see `wait`
+            await self._writer.send(*message)
+
+    async def wait(self) -> str:
+        """Tell what comes out, until its end."""
+        stdout = self._child.stdout
+        assert stdout is not None
+        with contextlib.suppress(IncompleteReceive, anyio.EndOfStream):
+            await stdout.receive_exactly(bytearray(_FLV_HEADER))
+            while True:
+                self._take(*await _next_tag(stdout))
+        return f"FFmpeg ended: {self._child.stderr_tail.strip() or 'in silence'}"
+
+    def _take(self, timestamp: int, tag: memoryview) -> None:
+        is_key, packet, payload = tag[0] >> 4 == 1, tag[1], tag[_AVC_PREFIX:]
+        if packet == 0:
+            self._tell(Made(-1, True, payload))
+        elif packet == 1:
+            self._tell(Made(timestamp // FRAME_MS - 1, is_key, payload))
+
+    def follow(self, bitrate: int) -> bool:
+        return False
+
+
+async def _next_tag(stdout: ReceiveStream) -> tuple[int, memoryview]:
+    """The next video tag's timestamp and content; others are skipped."""
+    header = bytearray(_TAG_HEADER)
+    while True:
+        await stdout.receive_exactly(header)
+        size = int.from_bytes(header[1:4], "big")
+        content = bytearray(size + _TAG_END)
+        await stdout.receive_exactly(content)
+        if header[0] == _VIDEO and size >= _AVC_PREFIX:
+            timestamp = int.from_bytes(header[7:8] + header[4:7], "big")
+            return timestamp, memoryview(content)[:size]

@@ -1,0 +1,184 @@
+"""The encoders of H.264: what they make, and of which planes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from links import cut_short, until
+from numpy.typing import NDArray
+
+from aiozerocopy.broadcast import Broadcast
+from aiozerocopy.frames import to_rgb
+from aiozerocopy.web import encoders as web_encoders
+from aiozerocopy.web import modes, pixels
+from aiozerocopy.web.encoders import Made, Task
+from aiozerocopy.web.planes import Planes
+
+pytestmark = pytest.mark.anyio
+
+av = pytest.importorskip("av")
+
+SIZE = 512
+
+
+def task(form: str = "yuv420p", *, bits: int = 4_000_000, **more: Any) -> Task:
+    picture = pixels.PictureFormat(SIZE, SIZE, pixels.FORMATS[form])
+    return Task(picture, bits, **more)
+
+
+def scene(number: int) -> NDArray[np.uint8]:
+    """Soft colours that move: planes."""
+    y, x = np.mgrid[: SIZE * 3 // 2, :SIZE]
+    waves = 60 * np.sin(x / 20 + number / 3) * np.sin(y / 15 - number / 4)
+    drawn = 110 + waves + 40 * np.sin((x + y) / 50 + number / 5)
+    return np.asarray(drawn, np.uint8)
+
+
+async def encoded(
+    encoders: Any,
+    of: Task,
+    planes: Iterable[NDArray[np.uint8]],
+    keys: Sequence[int] = (),
+) -> list[Made]:
+    """Return the configuration, and what is made of each frame."""
+    made: list[Made] = []
+    async with encoders(of, made.append) as encoder, cut_short(encoder.wait):
+        for number, frame in enumerate(planes):
+            await encoder.encode(frame.tobytes(), number, is_key=number in keys)
+        await until(lambda: len(made) == number + 2)
+    assert [each.number for each in made] == [*range(-1, number + 1)]
+    return made
+
+
+def nbytes(made: Made) -> int:
+    return memoryview(made.payload).nbytes
+
+
+def decoded(made: Sequence[Made]) -> list[Any]:
+    context: Any = av.CodecContext.create("h264", "r")
+    context.extradata = bytes(made[0].payload)
+    packets = [av.Packet(bytes(each.payload)) for each in made[1:]]
+    return [frame for packet in (*packets, None) for frame in context.decode(packet)]
+
+
+@pytest.mark.parametrize("form", ["yuv420p", "nv12"])
+async def test_the_pictures_are_those_and_in_their_colours(
+    encoders: Any, form: str
+) -> None:
+    planes = [np.full((SIZE * 3 // 2, SIZE), 90 + n, np.uint8) for n in range(4)]
+    for plane in planes:
+        plane[SIZE:] = 60
+    frames = decoded(await encoded(encoders, task(form), planes))
+    assert len(frames) == 4
+    for number, frame in enumerate(frames):
+        assert (frame.width, frame.height) == (SIZE, SIZE)
+        array = frame.to_ndarray(format="yuv420p").astype(int)
+        assert np.abs(array[:SIZE] - 90 - number).max() <= 2
+        assert np.abs(array[SIZE:] - 60).max() <= 2
+        assert (frame.colorspace, frame.color_range) == (1, 1)  # BT.709, limited
+
+
+async def test_key_frames_come_when_they_are_asked_for(encoders: Any) -> None:
+    made = await encoded(encoders, task(), map(scene, range(30)), keys=[10, 11, 25])
+    assert [each.number for each in made if each.is_key] == [-1, 0, 10, 11, 25]
+
+
+async def test_half_the_size_is_the_same_picture(encoders: Any) -> None:
+    frame = decoded(await encoded(encoders, task(is_half=True), [scene(0)]))[0]
+    assert (frame.width, frame.height) == (SIZE // 2, SIZE // 2)
+    luma = frame.to_ndarray(format="yuv420p")[: SIZE // 2].astype(int)
+    whole = scene(0)[:SIZE].reshape(SIZE // 2, 2, SIZE // 2, 2).mean(axis=(1, 3))
+    assert np.abs(luma - whole).mean() < 3
+
+
+@pytest.mark.parametrize("kind", ["waves", "noise"])
+async def test_it_takes_the_bits_that_it_has(encoders: Any, kind: str) -> None:
+    """A second in soft colours has as many as it may; noise is kept in bounds."""
+    random = np.random.default_rng(1)
+    shape = (SIZE * 3 // 2, SIZE)
+    frames = [
+        scene(number) if kind == "waves" else random.integers(0, 255, shape, np.uint8)
+        for number in range(31)
+    ]
+    made = await encoded(encoders, task(bits=2_000_000), frames)
+    bits = 8 * sum(map(nbytes, made))
+    assert 0.8 < bits / 2_000_000 < 2
+
+
+async def test_the_bitrate_changes_while_it_runs() -> None:
+    """In this process, without a key frame."""
+    made: list[Made] = []
+    async with web_encoders.in_process(task(), made.append) as encoder:
+        for number in range(90):
+            if number == 45 and not encoder.follow(1_000_000):
+                pytest.skip("this PyAV cannot")
+            await encoder.encode(scene(number).tobytes(), number, is_key=False)
+    sizes = [nbytes(each) for each in made[1:]]
+    assert sum(sizes[60:]) < 0.4 * sum(sizes[15:45])
+    assert [each.number for each in made if each.is_key] == [-1, 0]
+
+
+async def test_what_cannot_be_encoded_is_an_oserror() -> None:
+    with pytest.raises(OSError, match="PyAV: "):
+        async with web_encoders.in_process(task("rgb24"), lambda _: None):
+            pass
+
+
+async def test_without_pyav_it_is_ffmpeg(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert web_encoders.find_encoders() is web_encoders.in_process
+    monkeypatch.setattr(av, "Codec", None)
+    found: Any = web_encoders.find_encoders()
+    assert found is None or found.func is web_encoders.by_ffmpeg
+    monkeypatch.setattr(web_encoders, "ffmpeg_if_any", lambda: None)
+    assert web_encoders.find_encoders() is None
+    async with Broadcast() as hub:
+        offered = modes.Modes(hub, ["h264", "raw"], 80, 1, 1, None).modes
+    assert offered == ("raw",)
+
+
+# ---- planes --------------------------------------------------------------------------
+
+
+async def planes_of(array: NDArray[np.uint8], form: str) -> tuple[Any, NDArray[Any]]:
+    """Return the header, and the planes as RGB of an even size."""
+    async with Broadcast() as hub:
+        await hub.publish(array, pixel_format=form)
+        assert hub._last is not None
+        made: Any = await Planes().message(hub._last)
+    header = pixels.Header.of(made[0])
+    assert all(type(each) is bytes for each in made)
+    width, height = (n + n % 2 for n in (header.picture.width, header.picture.height))
+    assert len(made[1]) == width * height * 3 // 2
+    return header, to_rgb(made[1], (width, height), source=header.picture.form.name)
+
+
+@pytest.mark.parametrize("size", [(16, 32), (15, 33), (1, 1), (15, 32)])
+@pytest.mark.parametrize("form", ["rgb24", "bgr24", "rgba", "bgra", "gray8"])
+async def test_planes_are_of_an_even_size(form: str, size: tuple[int, int]) -> None:
+    colour = {"gray8": [90], "bgr24": [90, 40, 200], "bgra": [90, 40, 200, 7]}
+    of_it = colour.get(form, [200, 40, 90, 7][: pixels.FORMATS[form].channels])
+    array = np.empty((*size, len(of_it)), np.uint8)
+    array[:] = of_it
+    header, rgb = await planes_of(array, form)
+    assert header.picture == pixels.PictureFormat(
+        *size[::-1], pixels.FORMATS["yuv420p"]
+    )
+    seen = rgb[: max(size[0] - 1, 1), : max(size[1] - 1, 1)].astype(int)
+    expected = [90] * 3 if form == "gray8" else [200, 40, 90]
+    if min(size) > 1:
+        assert np.abs(seen - expected).max() <= 4
+
+
+@pytest.mark.parametrize("height", [16, 15])
+@pytest.mark.parametrize("form", ["yuv420p", "nv12"])
+async def test_yuv_stays_what_it_is(form: str, height: int) -> None:
+    rows = height + (height + 1) // 2
+    array = np.full((rows, 32), 128, np.uint8)
+    array[:height] = 100
+    header, rgb = await planes_of(array, form)
+    assert header.picture == pixels.PictureFormat(32, height, pixels.FORMATS[form])
+    assert np.ptp(rgb[:height]) == 0
+    assert height % 2 == 0 or rgb[height].max() == 0
