@@ -53,7 +53,7 @@ async def by_writer(picture: Array, path: Path) -> None:
 
 
 def by_ffmpeg_alone(picture: Array, path: Path) -> None:
-    """As most programs pipe frames to FFmpeg: it says nothing of colours."""
+    """As most programs pipe frames to FFmpeg: without colour options."""
     raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{WIDTH}x{HEIGHT}", "-i", "-"]
     encode = ["-c:v", "libx264", "-crf", "17", "-pix_fmt", "yuv420p"]
     command = ["ffmpeg", "-v", "error", *raw, *encode, str(path)]
@@ -61,7 +61,7 @@ def by_ffmpeg_alone(picture: Array, path: Path) -> None:
 
 
 async def shown(path: Path) -> Array:
-    """By the film's tags, or as players guess without them."""
+    """The first picture, by the film's tags or as players guess without them."""
     async with ffmpeg.Reader(path, copy=True) as film:
         return await film.receive()
 

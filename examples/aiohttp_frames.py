@@ -3,10 +3,9 @@
     python examples/aiohttp_frames.py --port 8000
     python examples/aiohttp_frames.py --watch http://127.0.0.1:8000/frames --frames 10
 
-/viewer/ is the page, for any browser.  /frames is an answer without an end that carries
-the wire format of `FrameSender`: a `FrameReceiver` makes NumPy arrays of it again, with
-their numbers and the time when each was published.  Needs numpy, aiohttp, h11 and
-wsproto.
+/viewer/ is the page, for any browser.  /frames is an endless answer in the wire format
+of `FrameSender`: a `FrameReceiver` turns it into NumPy arrays again, with the number of
+each frame and the time when it was published.  Needs numpy, aiohttp, h11 and wsproto.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class ToClient(ByteSendStream):
         await self._answer.write(item)  # waits while the client is slow
 
     async def aclose(self) -> None:
-        """The hub lets a client go that takes too long."""
+        """Drop the client: the hub does this if one takes too long."""
         if self._request.transport is not None:
             self._request.transport.abort()
 
@@ -68,7 +67,7 @@ def application() -> web.Application:
     async def frames(request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse()
         await answer.prepare(request)
-        # Who is slow misses frames, each a whole one; who is stuck leaves after 10 s.
+        # A slow client misses whole frames; a stuck one is dropped after 10 s.
         client = hub.attach(ToClient(request, answer), policy="latest", deadline=10)
         try:
             await client.wait_closed()

@@ -2,8 +2,8 @@
 
     python decode_process_encode.py in.mp4 out.mp4
 
-The frames land in a pool, are changed there, and leave from there.  The sound comes
-along from the first file.  Without arguments it makes a film of a test pattern.
+The frames arrive in a pool, are changed there, and are sent from there.  The sound is
+copied from the first file.  Without arguments it makes a film of a test pattern.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PATTERN = ["-f", "lavfi", "-i", "testsrc2=size=640x360:rate=30:duration=2"]
 
 
 def process(picture: np.ndarray) -> None:
-    """In place: the negative of the left half."""
+    """Invert the left half, in place."""
     left = picture[:, : picture.shape[1] // 2]
     np.invert(left, out=left)
 
@@ -32,7 +32,7 @@ async def main() -> None:
     options = parser.parse_args()
 
     arguments = []
-    if options.source:  # its sound as it is, if it has any ("?")
+    if options.source:  # copy its sound, if it has any ("?")
         arguments = ["-map", "0:v", "-map", "1:a?", "-c:a", "copy"]
 
     source = options.source or PATTERN

@@ -40,7 +40,7 @@ PANEL = """<!doctype html>
 
 @dataclass
 class Pendulum:
-    """What is shown, and controlled."""
+    """The pendulum that the panel shows and controls."""
 
     speed: float = 1.0  # swings in two seconds
     phase: float = 0.0
@@ -57,7 +57,7 @@ class Pendulum:
         picture[y - 20 : y + 20, x - 20 : x + 20] = (255, 160, 0)
 
     async def swing(self, hub: azc.Broadcast) -> None:
-        """Publish a picture after the other; none is copied on its way to the hub."""
+        """Publish one picture after the other; the hub copies none of them."""
         with azc.FramePool((HEIGHT, WIDTH, 3), "uint8", slots=4) as pool:
             begin = anyio.current_time()
             while True:
@@ -88,7 +88,7 @@ def application() -> FastAPI:
 
     api.add_api_route("/", panel, response_model=None)
     api.add_api_route("/speed", set_speed, methods=["PUT"])
-    # No JPEG: at Ctrl-C uvicorn ends WebSockets, but waits for such a stream.
+    # No JPEG: at Ctrl-C uvicorn ends WebSockets, but waits for JPEG streams.
     viewer = azc.web.app(hub, title="Pendulum", modes=["h264", "raw"])
     api.mount("/viewer", viewer)
     return api
@@ -99,7 +99,7 @@ async def main(port: int, seconds: float) -> None:
         application(),
         port=port,
         log_level="warning",
-        ws_per_message_deflate=False,  # pictures gain nothing by it
+        ws_per_message_deflate=False,  # it makes no picture smaller
     )
     server = uvicorn.Server(config)
     async with anyio.create_task_group() as tasks:

@@ -1,4 +1,4 @@
-"""A render loop written for TurboPipe: the import is all that changed.
+"""A render loop written for TurboPipe: only the import has changed.
 
     python from_turbopipe.py [video.mp4]
 

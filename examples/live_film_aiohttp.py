@@ -42,7 +42,7 @@ def application(clients: ffmpeg.Clients) -> web.Application:
     async def film(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "video/mp4"})
         await response.prepare(request)
-        with contextlib.suppress(ConnectionError):  # who watches may leave
+        with contextlib.suppress(ConnectionError):  # a viewer may leave
             async with clients.subscribe() as pieces:
                 async for piece in pieces:
                     await response.write(piece)

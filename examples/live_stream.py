@@ -3,8 +3,9 @@
     python live_stream.py rtmp://localhost/live/stream
     python live_stream.py "srt://localhost:9000?mode=caller" --seconds 60
 
-Try it without a server: ffplay -f mpegts "srt://localhost:9000?mode=listener" shows
-the second; a path ending in .flv or .ts is written at the speed of a live stream.
+To try it without a server, watch the second stream by
+ffplay -f mpegts "srt://localhost:9000?mode=listener", or write to a path that ends in
+.flv or .ts, which takes as long as a live stream.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ CODECS = [
 
 
 def container(url: str) -> list[str]:
-    """What a server at such a URL expects."""
+    """FFmpeg's output arguments for a server at this URL."""
     is_flash = url.startswith("rtmp") or url.endswith(".flv")
     return ["-f", "flv" if is_flash else "mpegts", url]
 
@@ -46,7 +47,7 @@ def draw(picture: np.ndarray, number: int) -> None:
 
 
 def tone(number: int) -> np.ndarray:
-    """One frame's time of a quiet 440 Hz, on both channels."""
+    """A quiet 440 Hz for the time of one frame, on both channels."""
     times = (np.arange(SAMPLES) + number * SAMPLES) / RATE
     wave = (np.sin(2 * np.pi * 440 * times) * 1000).astype("i2")
     return np.repeat(wave[:, None], 2, axis=1)
@@ -88,9 +89,9 @@ async def main() -> None:
         FPS,
         audio=ffmpeg.Audio("s16le", RATE, channels=2),
         options=CODECS,
-        timeout=10,  # a server that takes nothing for so long is gone
+        timeout=10,  # a server that takes nothing for that long is gone
     )
-    # Pictures and sound each at their own pace: FFmpeg wants now this, now that.
+    # Two tasks, because FFmpeg waits now for pictures, now for sound.
     async with video, anyio.create_task_group() as tasks:
         tasks.start_soon(send_sound, video, numbers())
         await send_pictures(video, numbers())

@@ -2,7 +2,7 @@
 
     python numpy_to_ffmpeg.py film.mp4 600 1920x1080
 
-Ctrl-C ends the film early, and what was drawn until then can be played.
+Ctrl-C ends the film early; the frames drawn until then can be played.
 """
 
 import sys
@@ -30,7 +30,7 @@ async def main(
     async with azc.ffmpeg.Writer(output, (width, height)) as film:
         with azc.FramePool(film.layout.shape, film.layout.dtype, slots=3) as pool:
             for number in range(int(frames)):
-                with await pool.acquire() as frame:  # waits until FFmpeg has read one
+                with await pool.acquire() as frame:  # waits until a slot is free
                     phases = colours - np.uint8(number * 3 % 256)
                     np.add(still, phases, out=frame.array)
                     await film.put(frame)

@@ -3,12 +3,12 @@
     python render_farm.py film.mp4 --workers 4
     python render_farm.py film.mp4 --scheduler azc://farm:8786
 
-Each task renders a range of frames.  The ranges come home in order, and no more than
+Each task renders a range of frames.  The ranges arrive in order, and no more than
 --ahead of them are under way at a time, so memory stays bounded however long the film
 is.  A range that is lost, with its worker or with the scheduler, is rendered again: no
-frame is missing or there twice.  Ctrl-C ends the film early.
+frame is missing or comes twice.  Ctrl-C ends the film early.
 
-A cluster of several machines (see https://docs.dask.org) speaks azc:// like this:
+To start a cluster of several machines over azc:// (see https://docs.dask.org):
 
     dask scheduler --protocol azc --port 8786
     dask worker azc://farm:8786 --nthreads 1
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
 ATTEMPTS = 5  # to render one range
-LOST = (CancelledError, KilledWorker, OSError)  # a worker, the scheduler, the way there
+LOST = (CancelledError, KilledWorker, OSError)  # from a lost worker, scheduler or link
 
 
 def draw(numbers: range, size: tuple[int, int]) -> np.ndarray:
-    """What a worker does: rings that run outwards, in three colours."""
+    """Draw rings that run outwards, in three colours; a worker does this."""
     width, height = size
     y, x = np.mgrid[0:height, 0:width].astype("f4")
     distance = np.hypot(x - width / 2, y - height / 2) * (256 / height)
@@ -51,7 +51,7 @@ def draw(numbers: range, size: tuple[int, int]) -> np.ndarray:
 
 
 async def render(client: Client, numbers: range, size: tuple[int, int]) -> np.ndarray:
-    """The pictures of a range, from whichever worker; again if they are lost."""
+    """Return the pictures of a range; render them again if they are lost."""
     for attempt in range(ATTEMPTS):
         future = client.submit(draw, numbers, size, pure=False)
         try:
@@ -65,7 +65,7 @@ async def render(client: Client, numbers: range, size: tuple[int, int]) -> np.nd
 
 
 async def result_of(future: Future[np.ndarray], client: Client) -> np.ndarray:
-    """Wait for it; Dask itself waits for ever once a client has given up."""
+    """Wait for it; Dask would wait for ever once its client has given up."""
     result = asyncio.ensure_future(future)
     try:
         while not (await asyncio.wait({result}, timeout=1))[0]:
@@ -80,7 +80,7 @@ async def result_of(future: Future[np.ndarray], client: Client) -> np.ndarray:
 async def in_order(
     client: Client, ranges: list[range], size: tuple[int, int], ahead: int
 ) -> AsyncIterator[np.ndarray]:
-    """The pictures of one range after the other, while others are being rendered."""
+    """Yield the pictures range by range, while others are being rendered."""
     under_way: deque[asyncio.Task[np.ndarray]] = deque()
     try:
         for numbers in ranges:

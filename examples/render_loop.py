@@ -2,8 +2,9 @@
 
     python render_loop.py film.mp4 600 1920x1080
 
-One task draws, another takes what the GPU has finished and sends it to FFmpeg.  Neither
-waits in a call of OpenGL or of the operating system, so a program's other tasks go on.
+One task draws, another takes the pictures that the GPU has finished and sends them to
+FFmpeg.  Neither waits in a call of OpenGL or of the operating system, so a program's
+other tasks go on.
 """
 
 import sys
@@ -39,7 +40,7 @@ void main() {
 
 
 class Scene:
-    """Something to look at."""
+    """Rings whose colours change."""
 
     def __init__(self, context: Any, size: tuple[int, int]) -> None:
         self.framebuffer = context.framebuffer([context.texture(size, 4)])

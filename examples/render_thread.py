@@ -2,7 +2,7 @@
 
     python render_thread.py film.mp4 600 1920x1080
 
-Ctrl-C ends the film early, and what was drawn until then can be played.
+Ctrl-C ends the film early; the frames drawn until then can be played.
 """
 
 import sys

@@ -1,8 +1,8 @@
 """Record the screen into a film: python screen_recorder.py screen.mp4 --seconds 10
 
 The X server copies each picture straight into a slot of a pool, and from there it goes
-to FFmpeg.  A picture that comes late stands for those that were missed too, so the film
-keeps its time.
+to FFmpeg.  A late picture is sent once for each time that was missed, so the film keeps
+its pace.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import aiozerocopy as azc
 
 
 async def record(path: str, display: str | None, rate: int, seconds: float) -> int:
-    """Record for so long; returns how many frames the film has."""
+    """Record for ``seconds``; return how many frames the film has."""
     wanted = max(1, round(rate * seconds))
     async with azc.capture.X11Screen(display) as screen:
         film = azc.ffmpeg.Writer(path, screen.size, rate, screen.pix_fmt)

@@ -23,7 +23,7 @@ async def main(port: int, token: str | None) -> None:
     async with Broadcast() as hub:
 
         async def watch(stream: azc.Stream) -> None:
-            # Whoever is too slow skips frames, and leaves after 10 s without one.
+            # A slow client misses frames; one that is stuck for 10 s is dropped.
             await hub.attach(stream, policy="latest", deadline=10).wait_closed()
 
         server = azc.serve_tcp(watch, port=port, token=token, max_connections=1000)

@@ -3,8 +3,8 @@
     python examples/stream_server.py --port 8000 --file film.ts
     ffplay http://127.0.0.1:8000/
 
-FFmpeg encodes a test picture, or whatever else it reads (--input).  What comes out is
-read once, and all clients share that memory.  Needs h11 and ffmpeg.
+FFmpeg encodes a test picture, or whatever else it reads (--input).  Its output is read
+once, and all clients share that memory.  Needs h11 and ffmpeg.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TEST_PICTURE = "-re -f lavfi -i testsrc2=size=640x360:rate=25"
 ENCODE = "-c:v libx264 -preset ultrafast -tune zerolatency -pix_fmt yuv420p -g 25"
 PACKET = 188  # bytes of MPEG-TS: a client begins with a whole one
 PATIENCE = 10  # seconds that a client may take nothing
-# Without a length, for it has none: it ends with the connection.
+# There is no length: the answer ends with the connection.
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: video/mp2t\r\nConnection: close\r\n\r\n"
 REFUSED = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\nonly GET / is known\n"
 

@@ -1,4 +1,4 @@
-"""Receive what serve_frames.py sends, come back when it is lost, and say what came.
+"""Receive frames from serve_frames.py, through lost connections, and print statistics.
 
 python view_frames.py [PORT] [TOKEN] [FRAMES]
 """
