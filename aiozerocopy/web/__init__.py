@@ -4,7 +4,7 @@
         print(server.url)
 
 The page takes the best of three ways that server and browser share, all of them over a
-WebSocket: H.264 (FFmpeg encodes it once for all, and once more for slow links), JPEG
+WebSocket: H.264 (encoded once for all, and again with fewer bits for slow links), JPEG
 (encoded once a frame), or the pixels themselves (sent as they are, without a copy).
 
 `app` is the same page as an ASGI application, `aiohttp_app` as one of aiohttp.
@@ -13,10 +13,11 @@ server     our own server                 asgi, on_aiohttp  in servers of others
 site       what is offered                guard      which requests are refused, and why
 modes      the ways to watch, and feeds   assets     the files of the page
 settings   what each setting may be
-h264       FFmpeg, packets for viewers    jpeg       one picture for all viewers
-pixels     what can be shown, messages    download   a film's file
-matroska   frames as FFmpeg gets them     fit        which rendition a viewer gets
-link       what is new enough to send
+h264       renditions, and their viewers  fit        how many bits a viewer gets
+encoding   one encoder at work            encoders   PyAV in this process, or FFmpeg
+planes     frames converted for them      matroska   frames as FFmpeg gets them
+jpeg       one picture for all viewers    pixels     what can be shown, messages
+link       what is new enough to send     download   a film's file
 exchange   the seam: requests, viewers    request    a request, a refusal
 websocket  a viewer on our connection     http       requests and answers there
 """

@@ -1,8 +1,8 @@
 """H.264 for the viewers whose browser decodes it: up to three renditions of the stream.
 
 How a frame travels
-    hub -> `Planes`, converted once -> each rendition's run, which takes the newest when
-        it is done with another -> its encoder -> `Packet`, made once
+    hub -> `Planes`, converted once -> each rendition's `Run`, which takes the newest
+        when it is done with another -> its encoder -> `Packet`, made once
         -> a `PacketQueue` for each viewer, which begins with a key frame
 
 A viewer gets the first rendition, or one with fewer bits if that fits its link: see
@@ -14,17 +14,11 @@ itself.  If one fails, its viewers go on with another rendition, unless all have
 in the last minute: then they hear that this way to watch does not work, as do those who
 come when the first fails.  A frame that cannot be shown does not reach an encoder:
 viewers get the reason.
-
-Key frames are made on demand: for a new viewer, and for one that has lost frames.  So
-none is made without need, as it is several times as long as the others; a restart would
-cost every viewer 0.1 seconds of frames, and short groups, or refreshing in stripes,
-would cost bits all the time.  If no frame comes to carry the wish, the newest one is
-encoded once more: a still picture has new viewers, too.
 """
 
 from __future__ import annotations
 
-import collections
+import contextlib
 import logging
 import math
 import time
@@ -34,34 +28,25 @@ from weakref import WeakSet
 
 import anyio
 
-from aiozerocopy._core.change import Change, Turns, in_turn
+from aiozerocopy._core.change import Change
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
-from aiozerocopy._net.foreign_streams import MessageStream
+from aiozerocopy.broadcast.frame_queue import FrameQueue
 from aiozerocopy.web.encoders import Task
+from aiozerocopy.web.encoding import Packet, Run
 from aiozerocopy.web.exchange import first_to_end
-from aiozerocopy.web.fit import HALVED, SHARES, Rate
-from aiozerocopy.web.packets import Packet
-from aiozerocopy.web.pixels import (
-    H264,
-    H264_CONFIGURATION,
-    REASON,
-    Header,
-    websocket_message,
-)
+from aiozerocopy.web.fit import HALVED, SHARES, Fit, Rate
+from aiozerocopy.web.link import LATE
+from aiozerocopy.web.pixels import H264_CONFIGURATION
 from aiozerocopy.web.planes import Planes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from typing_extensions import Buffer
+    from collections.abc import Sequence
 
     from aiozerocopy.broadcast import Broadcast
-    from aiozerocopy.web.encoders import Encoder, Encoders, Made
-    from aiozerocopy.web.packets import PacketQueue
+    from aiozerocopy.web.encoders import Encoders
+    from aiozerocopy.web.link import Link
     from aiozerocopy.web.pixels import PictureFormat
 
-KEYS, KEY_SECONDS = 2, 0.5  # all viewers together get at most 2 key frames in 0.5 s
-HOLD_SECONDS = 0.05  # that a wish waits for a new frame to go with
 # Until those who move may try a rendition again that has failed, or has just begun.
 FAILED_SECONDS, RESTART_SECONDS = 60.0, 5.0
 MIN_BITRATE, MAX_BITRATE = 2_000_000, 8_000_000  # bits a second, of the first rendition
@@ -81,143 +66,122 @@ def renditions(hub: Broadcast, encoders: Encoders) -> list[Rendition]:
     return [Rendition(hub, planes, encoders, number) for number in range(len(SHARES))]
 
 
-class _Run(MessageStream):
-    """One encoder: the picture it was started for, and the frames inside of it.
+class PacketQueue:
+    """Packets that wait for one viewer, as long as its `Link` lets them be new.
 
-    It is the stream of a hub's client, which sends it the messages of `Planes`.
+    Pictures that would come too late are dropped.  The viewer goes on at a key frame,
+    which the rendition is asked for once it would be sent at once and arrive in time.
+
+    Raises:
+        StreamClosed: the hub is closed.
+        RuntimeError: it is not entered.
     """
 
-    def __init__(self, tell: Callable[[Packet], object]) -> None:
-        self.picture: PictureFormat | None = None
-        self.begun = anyio.Event()  # the picture is known
-        self.changed = anyio.Event()  # another encoder is needed
-        self.failure = ""
-        self._tell = tell  # sends a packet to all viewers
-        self._encoder: Encoder | None = None
-        self._ready = anyio.Event()  # there is an encoder
-        self._turns = Turns()
-        self._newest: tuple[Header, Buffer] | None = None  # with planes
-        self._wishes = Change()  # for a key frame
-        self._wants_key = False
-        # When the last key frames were encoded, and the number of the very last.
-        self._keys_at = collections.deque([-math.inf] * KEYS, KEYS)
-        self._key_number = 0
-        self._configuration: list[Packet] = []
-        self._reason: list[Packet] = []  # why the newest frame cannot be shown
-        self._frames = 0  # that were encoded
-        # Those that may still come out, by their number: sequence and timestamp.
-        self._inside: dict[int, tuple[int, int]] = {}
+    def __init__(self, link: Link, renditions: Sequence[Rendition]) -> None:
+        self.dropped: int = 0  # pictures
+        self.fit: Fit = Fit(link)
+        self._link = link
+        self._renditions = renditions
+        self._rendition = renditions[0]
+        self._newest = -1  # sequence of the last picture that was sent
+        link.on_change = self._look
+        self._words: list[Packet] = []  # what is no picture: it goes first
+        self._pictures: FrameQueue[Packet] = FrameQueue()
+        self._since = 0.0  # when the oldest picture came
+        self._key_nbytes = 0  # of the last key frame
+        self._ended = False
+        self._change = Change()
+        self._rendition.join(self)
 
-    def ask(self) -> None:
-        """Make the next frame a key frame, unless one is about to come out."""
-        if self._key_number not in self._inside:
-            self._wants_key = True
-            self._wishes.happen()
-
-    def _is_key_due(self) -> bool:
-        is_due = time.monotonic() - self._keys_at[0] >= KEY_SECONDS
-        return self._wants_key and is_due and not self._reason
-
-    # -- frames --------------------------------------------------------------------
-
-    async def aclose(self) -> None:
-        """Nothing to do: the run is over when its task is."""
-
-    async def send(self, item: Buffer = b"", *more: Buffer) -> None:
-        """Encode a message of `Planes`."""
-        header = Header.of(item)
-        if header.kind == REASON:
-            packet = Packet((item, *more), REASON, key=False, sequence=header.sequence)
-            self._reason = [packet]
-            self._tell(packet)
-            return
-        self._reason = []
-        if self.picture is None:
-            self.picture = header.picture
-            self.begun.set()
-        if self.picture == header.picture:
-            self._newest = header, more[0]
-            await self._ready.wait()
-            await self._encode()
+    def push(self, packet: Packet) -> None:
+        if packet.kind == H264_CONFIGURATION or (packet.is_picture and packet.key):
+            self._drop_all()  # what waits is of no use any more
+        if not packet.is_picture:
+            self._words = [each for each in self._words if each.kind != packet.kind]
+            self._words.append(packet)
+        elif packet.sequence >= self._newest and self._pictures.accepts(packet):
+            if packet.key:
+                self._key_nbytes = packet.nbytes
+            if not self._pictures:
+                self._since = self._link.clock()
+            self._pictures.append(packet)
         else:
-            self.changed.set()
+            self.dropped += 1
+        self._look()
+        if packet.is_picture:
+            self.fit.see(packet.nbytes)
+            fitting = self._renditions[self.fit.number]
+            if fitting is not self._rendition and fitting.may_be_tried:
+                self._move(fitting)
 
-    @in_turn
-    async def _encode(self, *, if_wanted: bool = False) -> None:
-        """Encode the newest frame, perhaps only if a key frame is wanted of it."""
-        assert self._encoder is not None
-        assert self._newest is not None
-        (header, planes), number = self._newest, self._frames
-        is_key = number == 0 or self._is_key_due()
-        if if_wanted and not is_key:
+    def _move(self, to: Rendition) -> None:
+        """Go on with another rendition, unless the hub is closed."""
+        with contextlib.suppress(StreamClosed):
+            to.join(self)
+            before, self._rendition = self._rendition, to
+            before.leave(self)
+            self._key_nbytes = 0  # not known of this one
+            self._drop_all()
+
+    def end(self, of: Rendition) -> None:
+        """Note that a rendition is over: go on with another one, if one works.
+
+        (A viewer that has had no picture goes from the first to none.)
+        """
+        first = self._renditions[0]
+        stays = of is first and (not of.has_failed or self._newest < 0)
+        others = [
+            each for each in self._renditions if each is not of and not each.has_failed
+        ]
+        if self._rendition is of and others and not stays:
+            self._move(others[0])
+        self._ended = self._rendition is of
+        self._change.happen()
+
+    def leave(self) -> None:
+        self._rendition.leave(self)
+
+    def _look(self) -> None:
+        """Drop what waits if it is late."""
+        if self._pictures:
+            is_late = self._link.clock() - self._since > LATE
+            first = next(iter(self._pictures))
+            # (a key frame that is there anyway is the probe of all who are due soon)
+            share = 0.5 if first.key else 1.0
+            if is_late or not self._link.takes(first.nbytes, share):
+                self._drop_all()
+                self._fall()
+        self._change.happen()
+
+    def _fall(self) -> None:
+        """Get fewer bits, if the link is too slow for these."""
+        carried = self.fit.fall()
+        if carried == 1 or self._rendition.give_way(carried):
             return
-        if number > self._encoder.last:
-            self.changed.set()
-            return
-        if is_key:
-            self._wants_key, self._key_number = False, number
-            self._keys_at.append(time.monotonic())
-        self._inside[number] = header.sequence, header.timestamp_ns
-        self._frames = number + 1
-        try:
-            await self._encoder.encode(planes, number, is_key=is_key)
-        except OSError as error:
-            self.failure = str(error)
-            self.changed.set()
+        fitting = self._renditions[self.fit.number]
+        if fitting is self._rendition or fitting.has_failed:
+            self.fit.move_down()
 
-    async def _repeat(self) -> None:
-        """Encode the newest frame again if a key frame is wanted and no frame comes."""
-        while True:
-            if not self._wants_key:
-                await self._wishes.next()
-            await anyio.sleep(HOLD_SECONDS)
-            await self._encode(if_wanted=True)
+    def _drop_all(self) -> None:
+        self.dropped += len(self._pictures.drop_to(0))
+        self._pictures.needs_key = True
 
-    def _take(self, made: Made) -> None:
-        """Send to the viewers what the encoder has made."""
-        assert self.picture is not None
-        number, key, payload = made
-        if number < 0:
-            kind = H264_CONFIGURATION
-            message = websocket_message(payload, kind, self.picture, 0, 0, key=True)
-            self._configuration = [Packet(message, kind, key=True, sequence=0)]
-            self._tell(self._configuration[0])
-        elif number in self._inside:
-            sequence, when = self._inside[number]
-            for older in [each for each in self._inside if each <= number]:
-                del self._inside[older]
-            named = self.picture, sequence, when
-            message = websocket_message(payload, H264, *named, key=key)
-            self._tell(Packet(message, H264, key, sequence))
-
-    def packets_so_far(self) -> list[Packet]:
-        """What a newcomer needs to decode what follows."""
-        return [*self._configuration, *self._reason]
-
-    # -- the encoder ---------------------------------------------------------------
-
-    async def serve(
-        self, encoders: Encoders, task: Callable[[PictureFormat], Task]
-    ) -> None:
-        """Run an encoder, until it ends or another one is needed."""
-        await self.begun.wait()
-        assert self.picture is not None
-        try:
-            async with encoders(task(self.picture), self._take) as self._encoder:
-                self._ready.set()
-                await first_to_end(self._watch, self._repeat, self.changed.wait)
-        except OSError as error:
-            self.failure = str(error)
-
-    async def _watch(self) -> None:
-        assert self._encoder is not None
-        self.failure = await self._encoder.wait()
-
-    def follow(self, task: Callable[[PictureFormat], Task]) -> None:
-        """Encode with another bitrate from now on."""
-        encoder, picture = self._encoder, self.picture
-        if encoder and picture and not encoder.follow(task(picture).bitrate):
-            self.changed.set()
+    async def next(self) -> Packet | None:
+        """The next packet, which is to be sent now; None at the end."""
+        while not self._words:
+            self._look()
+            if self._pictures:
+                packet = self._pictures.pop()
+                self._since = self._link.clock()
+                self._newest = packet.sequence
+                self._link.send(packet.sequence, packet.nbytes)
+                return packet
+            if self._ended:
+                return None
+            if self._pictures.needs_key and self._link.takes(self._key_nbytes):
+                self._rendition.ask()
+            await self._change.next()
+        return self._words.pop(0)
 
 
 class Rendition:
@@ -237,7 +201,7 @@ class Rendition:
         self._queues: WeakSet[PacketQueue] = WeakSet()
         self._running = False
         self._scope: anyio.CancelScope | None = None
-        self._current = _Run(self._push)
+        self._current = Run(self._push)
 
     # -- viewers ------------------------------------------------------------------
 
@@ -316,7 +280,7 @@ class Rendition:
         try:
             while self._queues:
                 self._begun_at = time.monotonic()
-                self._current = _Run(self._push)
+                self._current = Run(self._push)
                 with anyio.CancelScope() as self._scope:
                     await self._encode(self._current)
         except StreamClosed:
@@ -326,12 +290,12 @@ class Rendition:
             log.error("H.264 (%.0f %%) is not encoded: %s", 100 * self._most, error)
         finally:
             self._running = False
-            self._current = _Run(self._push)
+            self._current = Run(self._push)
             for queue in tuple(self._queues):
                 queue.end(self)
             self._queues.clear()
 
-    async def _encode(self, run: _Run) -> None:
+    async def _encode(self, run: Run) -> None:
         """Run one encoder until the picture changes.
 
         Raises: OSError, StreamClosed: it ended, or cannot begin; or the hub is closed.

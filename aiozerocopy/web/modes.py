@@ -20,8 +20,7 @@ from aiozerocopy.broadcast.encodings import is_slow
 from aiozerocopy.web import jpeg
 from aiozerocopy.web.encoders import find_encoders
 from aiozerocopy.web.exchange import CANNOT, GOING_AWAY, as_it_is, first_to_end
-from aiozerocopy.web.h264 import renditions
-from aiozerocopy.web.packets import PacketQueue
+from aiozerocopy.web.h264 import PacketQueue, renditions
 from aiozerocopy.web.pixels import raw
 from aiozerocopy.web.request import Refused
 from aiozerocopy.web.settings import check

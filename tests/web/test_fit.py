@@ -24,7 +24,6 @@ from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import fit, h264, modes, pixels
 from aiozerocopy.web.encoders import Task, by_ffmpeg
 from aiozerocopy.web.link import Link
-from aiozerocopy.web.packets import PacketQueue
 
 pytestmark = pytest.mark.anyio
 
@@ -211,7 +210,7 @@ async def test_the_slots_come_back_without_the_collector(hub: Broadcast) -> None
 @pytest.mark.every_loop
 async def test_the_hub_may_close_as_another_picture_comes(encoders: Any) -> None:
     async with Broadcast() as hub:
-        queue = PacketQueue(Link(), h264.renditions(hub, encoders))
+        queue = h264.PacketQueue(Link(), h264.renditions(hub, encoders))
         await hub.publish(noise(1))
         assert [(await queue.next()) is None for _ in range(2)] == [False, False]
         await hub.publish(noise(1)[:120])

@@ -38,7 +38,7 @@ from links import linux_only, until
 
 import aiozerocopy as azc
 from aiozerocopy.broadcast import Broadcast
-from aiozerocopy.web import h264, jpeg
+from aiozerocopy.web import encoding, jpeg
 from aiozerocopy.web.encoders import find_encoders
 
 pytestmark = linux_only
@@ -220,7 +220,7 @@ def finalizers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def short_naps(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a key frame, and between two looks whether a viewer of aiohttp's is there."""
-    monkeypatch.setattr(h264, "KEY_SECONDS", 0.0)
+    monkeypatch.setattr(encoding, "KEY_SECONDS", 0.0)
     if importlib.util.find_spec("aiohttp"):
         monkeypatch.setattr("aiozerocopy.web.on_aiohttp.LOOK_SECONDS", 0.01)
 

@@ -11,9 +11,10 @@ import pytest
 from links import cut_short, until
 
 from aiozerocopy.web import link as link_module
+from aiozerocopy.web.encoding import Packet
 from aiozerocopy.web.fit import MAX_PATIENCE, PATIENCE, SHARES, TRIAL, Fit, Rate
+from aiozerocopy.web.h264 import PacketQueue
 from aiozerocopy.web.link import KEPT, LATE, MAX_PROBE, PROBE, Link
-from aiozerocopy.web.packets import Packet, PacketQueue
 from aiozerocopy.web.pixels import H264, H264_CONFIGURATION
 
 pytestmark = pytest.mark.anyio
