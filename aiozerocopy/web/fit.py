@@ -74,8 +74,9 @@ class Trials:
 class Fit:
     """One viewer's state."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, last: int = len(SHARES) - 1) -> None:
         self.number: int = 0  # of the rendition that the viewer gets
+        self._last = last
         self._link = link
         self._trials = Trials(link.clock)
         self._nbytes = 0  # of all pictures of the stream
@@ -113,7 +114,7 @@ class Fit:
         return self._link.clock() - self._slow_at < WINDOW
 
     def move_down(self) -> None:
-        if self.number + 1 < len(SHARES):
+        if self.number < self._last:
             self.number += 1
             self._trials.lower()
             self.settle()

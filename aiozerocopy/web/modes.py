@@ -20,6 +20,7 @@ from aiozerocopy.broadcast.encodings import is_slow
 from aiozerocopy.web import jpeg
 from aiozerocopy.web.encoders import find_encoders
 from aiozerocopy.web.exchange import CANNOT, GOING_AWAY, as_it_is, first_to_end
+from aiozerocopy.web.fit import Fit
 from aiozerocopy.web.h264 import PacketQueue, renditions
 from aiozerocopy.web.pixels import raw
 from aiozerocopy.web.request import Refused
@@ -70,8 +71,9 @@ class Modes:
         if encoders is not None:
             offered["h264"] = partial(self._show_h264, renditions(hub, encoders))
         if compress:
-            encoder = jpeg.JpegEncoder(compress, quality)
-            offered["mjpeg"] = partial(self._show_mjpeg, encoder)
+            each = (quality, jpeg.lower(quality))
+            both = [jpeg.JpegEncoder(compress, quality) for quality in each]
+            offered["mjpeg"] = partial(self._show_mjpeg, both)
         if "raw" in modes:
             offered["raw"] = self._show_raw
         self.modes: tuple[str, ...] = tuple(offered)
@@ -106,11 +108,13 @@ class Modes:
     # -- each way -----------------------------------------------------------------
 
     async def _show_raw(self, exchange: Exchange, request: Request) -> None:
-        await self._show_frames(await exchange.accept(request), raw, "raw")
+        await self._show_frames(await exchange.accept(request), [raw], "raw")
 
-    async def _show_frames(self, viewer: Viewer, encode: Encode, mode: str) -> None:
-        encode = self._for(viewer, encode)
-        feed = HubFeed(self._hub, viewer, encode, self._patience)
+    async def _show_frames(
+        self, viewer: Viewer, of: Sequence[Encode], mode: str
+    ) -> None:
+        of = [self._for(viewer, encode) for encode in of]
+        feed = HubFeed(self._hub, viewer, of, self._patience)
         if await self._show(viewer, feed, mode) != _VIEWER_LEFT:
             await viewer.close(GOING_AWAY, "the end")
 
@@ -125,7 +129,7 @@ class Modes:
         await viewer.close(GOING_AWAY, "the end")
 
     async def _show_mjpeg(
-        self, encoder: jpeg.JpegEncoder, exchange: Exchange, request: Request
+        self, of: Sequence[jpeg.JpegEncoder], exchange: Exchange, request: Request
     ) -> None:
         """Over a WebSocket, if it is asked for, else as a stream for any program."""
         headers = {"Content-Type": jpeg.CONTENT_TYPE}
@@ -133,10 +137,11 @@ class Modes:
             await exchange.respond(200, b"", headers)
         elif request.wants_websocket:
             viewer = await exchange.accept(request)
-            await self._show_frames(viewer, encoder.message, "mjpeg")
+            messages = [encoder.message for encoder in of]
+            await self._show_frames(viewer, messages, "mjpeg")
         else:
             viewer = await exchange.start(headers)
-            await self._show_frames(viewer, encoder.part, "mjpeg")
+            await self._show_frames(viewer, [of[0].part], "mjpeg")
 
     def _for(self, viewer: Viewer, encode: Encode) -> Encode:
         """The encoder for all such viewers: the hub calls it once for them."""
@@ -175,23 +180,29 @@ class Modes:
 class HubFeed:
     """Frames from the hub for one viewer: always the newest, whole ones.
 
-    The next one waits until its `Link` takes one.
+    The next one waits until its `Link` takes one.  If there are several encodings, the
+    first of them is the best, and the viewer gets the one that fits its link.
     """
 
-    _sent_bytes = _nbytes = 0  # in all, and of the last frame
-
     def __init__(
-        self, hub: Broadcast, viewer: Viewer, encode: Encode, patience: float
+        self, hub: Broadcast, viewer: Viewer, of: Sequence[Encode], patience: float
     ) -> None:
         self._link = viewer.link
-        self._client = hub.attach(
-            viewer.stream,
-            policy="latest",
-            encode=encode,
-            deadline=patience,
-            on_event=self._note,
+        self._encodings = of
+        self._fit = Fit(self._link, last=len(of) - 1)
+        self._attach = partial(
+            hub.attach, viewer.stream, deadline=patience, on_event=self._note
         )
+        self._past = Counter[str]()  # of former clients
+        self._join()
         self._link.on_change = self._look
+
+    def _join(self) -> None:
+        """Raises: StreamClosed."""
+        self._number = self._fit.number
+        self._sent_bytes = self._nbytes = 0  # in all, and of the last frame
+        self._was_dropped = False
+        self._client = self._attach(encode=self._encodings[self._number])
 
     def _note(self, client: Client, event: Event, sequence: int) -> None:
         if event == "sent":
@@ -199,13 +210,27 @@ class HubFeed:
             self._nbytes = self._sent_bytes - total
             self._link.send(sequence, self._nbytes)
             client._hold(not self._link.takes(self._nbytes))
+        elif event == "closed" or self._link.takes(self._nbytes):
+            return  # (the encoder has taken a newer one)
+        elif not self._was_dropped and self._fit.fall() < 1:
+            self._fit.move_down()
+        self._was_dropped = event == "dropped"
+        self._fit.see(self._nbytes)
 
     def _look(self) -> None:
-        self._client._hold(not self._link.takes(self._nbytes))
+        if self._fit.number != self._number:
+            self._client.detach()  # and then `run` goes on with another one
+        else:
+            self._client._hold(not self._link.takes(self._nbytes))
 
     async def run(self) -> None:
         """Until the viewer left, or was too slow."""
-        await self._client.wait_closed()
+        while True:
+            await self._client.wait_closed()
+            if self._client.error or self._fit.number == self._number:
+                return
+            self._past = self.counts
+            self._join()
 
     def close(self) -> None:
         self._client.detach()
@@ -213,7 +238,7 @@ class HubFeed:
     @property
     def counts(self) -> Counter[str]:
         stats = self._client.stats
-        return Counter(
+        return self._past + Counter(
             sent=stats.sent, dropped=stats.dropped, bytes_sent=stats.bytes_sent
         )
 

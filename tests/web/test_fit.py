@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from links import cut_short, until
 from numpy.typing import NDArray
-from web_client import watching, with_each_encoder
+from web_client import needs_jpeg, watching, with_each_encoder
 from wsproto import events
 
 import aiozerocopy as azc
@@ -185,6 +185,45 @@ async def test_who_comes_and_goes_starts_few(
             await until(lambda: hub.sequence > begun + 60)
         assert starts == [1, SECOND]
         assert other.configurations == 1
+
+
+@needs_jpeg
+@pytest.mark.every_loop
+async def test_jpeg_is_coarser_for_a_slow_link_alone(
+    hub: Broadcast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit, "PATIENCE", 0.5)
+
+    async def watch(viewer: Any, sizes: list[int], rate: list[float]) -> None:
+        while True:
+            header, payload = await viewer.message()
+            sizes.append(len(payload))
+            await anyio.sleep(len(payload) / rate[0])
+            await viewer.send(events.TextMessage(str(header[7])))
+
+    fine: list[int] = []
+    coarse: list[int] = []
+    rate = [FAST]
+    path = "/stream.mjpg"
+    async with (
+        web.serve(hub) as to,
+        watching(to, path) as good,
+        watching(to, path) as it,
+    ):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch, good, fine, [FAST])
+            tasks.start_soon(watch, it, coarse, rate)
+            async with publishing(hub):
+                await until(lambda: len(coarse) > 10)
+                assert min(coarse) > 0.9 * max(fine)
+                rate[0] = 5 * fine[10]  # bytes a second
+                await until(lambda: coarse[-1] < 0.7 * fine[-1])
+                rate[0] = FAST
+                await until(lambda: coarse[-1] > 0.9 * fine[-1])
+            assert min(fine) > 0.9 * max(fine)
+            counts = to._site.modes.counts()["mjpeg"]
+            assert counts["sent"] >= len(fine) + len(coarse)
+            tasks.cancel_scope.cancel()
 
 
 @with_each_encoder
