@@ -317,7 +317,7 @@ async def test_path_of_somebody_else(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as stream:
         stream.bind(str(tmp_path / "stream"))
         stream.listen()
-        with pytest.raises(OSError, match="what listens there is no ring"):
+        with pytest.raises(OSError, match="the socket there is not that of a ring"):
             await azc.shm.connect_ring(tmp_path / "stream")
 
 
