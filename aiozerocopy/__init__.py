@@ -1,7 +1,7 @@
 """Big buffers to pipes, sockets, FFmpeg and browsers, without a copy in user space.
 
 When ``await stream.send(buffer)`` returns, the bytes are out, in order, and the buffer
-is yours.  The same on asyncio, uvloop and trio:
+is yours.  This works alike on asyncio, uvloop and trio:
 
     import aiozerocopy as azc, anyio, numpy as np
 

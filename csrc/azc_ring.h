@@ -37,7 +37,7 @@
  * shares the open files of the doorbells, and can fill them and clear their O_NONBLOCK,
  * but we read and ring them by calls that never wait.  (Before Linux 5.8, or where a
  * sandbox forbids io_setup, we call poll first; a peer that fills a doorbell and clears
- * O_NONBLOCK between two calls of ours can make us wait.)
+ * O_NONBLOCK between two of our calls can make us wait.)
  */
 #ifndef AZC_RING_H
 #define AZC_RING_H

@@ -95,7 +95,7 @@ static int rescue(azc_channel *channel, azc_op *op, uint64_t limit) {
     ssize_t r = azc__op_rescue(op, limit);
     if (r < 0) {
         azc__break(channel, r == -ENOBUFS ? -ECANCELED : (int)r);
-        return AZC_LATER; /* its event tells how it ended */
+        return AZC_LATER; /* its event reports how it ended */
     }
     channel->stats.rescued += (uint64_t)r;
     azc__note_post(op->note, op->sent, -ECANCELED, AZC_RESCUED);

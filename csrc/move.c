@@ -15,7 +15,7 @@ enum {
     PUMP_BUDGET = 1 << 20,   /* bytes of one socket before the pump's next one */
     CHECK_EVERY = 1 << 20,   /* bytes, until the fd's number is checked again */
     STARVED_PAUSE_US = 5000, /* until the next try without memory */
-    DEVICE_PAUSE_US = 5000,  /* for an fd that never tells that it is ready */
+    DEVICE_PAUSE_US = 5000,  /* for an fd that cannot be polled */
     PATIENCE_NS = 2000000000,
 };
 

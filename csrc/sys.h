@@ -15,8 +15,8 @@
  *   statx             is the number still the file that we were given?  With
  *                     AT_STATX_DONT_SYNC, since a file system's server may never
  *                     answer
- *   fcntl             keeps a pipe end of ours non-blocking, whatever another owner
- *                     of it has set
+ *   fcntl             keeps our pipe end non-blocking, whatever another owner of it
+ *                     has set
  *   copy              process_vm_readv on ourselves (or a pipe), which returns
  *                     EFAULT for a hole in the caller's memory, where memcpy would
  *                     crash
@@ -44,7 +44,7 @@ typedef struct sys_sigpipe {
     bool was_pending; /* a SIGPIPE of the program's was pending before */
 } sys_sigpipe;
 
-/* A pipe of ours that leads to a socket. */
+/* Our own pipe that leads to a socket. */
 typedef struct sys_between {
     int ends[2]; /* the first is -1: it is not open */
     dev_t device;

@@ -49,7 +49,7 @@ WRITE: int = constants.AZC_WRITE
 
 CHANGED = "a message changed its size while it waited"
 
-# Seconds to wait for a thread of ours that is inside a system call.  It returns within
+# Seconds to wait for one of our threads inside a system call.  It returns within
 # microseconds, unless a peer holds it up.  Closing waits longer if messages are queued,
 # since the call may be using their memory; the thread then closes the fd by itself.
 _CLOSING, _CLOSING_IN_USE = 0.1, 1.0

@@ -130,7 +130,7 @@ class Sink(Protocol):
     async def _explain(self, error: StreamBroken) -> StreamBroken: ...
 
 
-# ---- between two streams of ours ----------------------------------------------------
+# ---- between two of our streams -----------------------------------------------------
 
 
 async def relay_streams(

@@ -259,7 +259,7 @@ async def _still_listens(where: str | bytes, found: object) -> bool:
     """Return False if the listener's file goes within `MOMENT`: then another process
     has the ring."""
     with anyio.move_on_after(MOMENT):
-        while _identity(where) == found:  # noqa: ASYNC110 (no event tells)
+        while _identity(where) == found:  # noqa: ASYNC110 (no event reports it)
             await anyio.sleep(AGAIN)
         return False
     return True
