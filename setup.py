@@ -1,4 +1,4 @@
-"""Builds the C part; all else about the package is in pyproject.toml."""
+"""Builds the C part; pyproject.toml has the rest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ aiozerocopy has a part in C, and {missing}.
 
 Then run the same command again."""
 
-# In the words of a MANIFEST.in.  Pictures and the proof's figures stay out: they are
+# In the language of MANIFEST.in.  Pictures and the proof's figures stay out: they are
 # larger than all the code.
 WHOLE_REPOSITORY = """\
 graft .ci
@@ -40,7 +40,7 @@ prune **/target"""
 
 
 def what_is_missing(compiler: str) -> str | None:
-    """Name what this machine lacks, or None if the C code itself is to blame."""
+    """Say what this machine lacks; return None if the C code itself is to blame."""
     if shutil.which(compiler) is None:
         return f"there is no C compiler here ({compiler} was not found)"
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
@@ -49,13 +49,13 @@ def what_is_missing(compiler: str) -> str | None:
 
 
 class BuildExt(build_ext):
-    """A build that says in a few lines what to install when it cannot work.
+    """A build that says in a few lines what to install if that is missing.
 
     cffi derives its own command from this one, see cffi/setuptools_ext.py.
     """
 
     def build_extensions(self) -> None:
-        """Build, and put advice in the place of a page of compiler output."""
+        """Build; if a compiler or header is missing, raise an error with advice."""
         try:
             super().build_extensions()
         except CompileError as error:
@@ -66,7 +66,7 @@ class BuildExt(build_ext):
 
 
 class SourceArchive(sdist):
-    """The whole repository, less the docs' pictures and what its place needs.
+    """The repository without pictures, the proof's figures and files of its host.
 
     So `make demo`, `make test` and `make docs` work in it.
     """
@@ -78,8 +78,8 @@ class SourceArchive(sdist):
         super().make_distribution()
 
 
-# One wheel serves all Pythons from 3.10 on, except the free-threaded ones, which
-# have no limited API (cffi turns its own half of it off there).
+# One wheel serves all Pythons from 3.10 on, except free-threaded ones, which have no
+# limited API (cffi turns it off for its own code).
 options: dict[str, Any] = {}
 if not sysconfig.get_config_var("Py_GIL_DISABLED"):
     options["bdist_wheel"] = {"py_limited_api": "cp310"}

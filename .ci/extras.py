@@ -1,6 +1,6 @@
 """Proves that ``aiozerocopy[all]`` installs what it says, and that this is enough.
 
-What is asked for is there, in a version that will do, and every module can be imported.
+Every requirement is installed in a version that fits, and every module can be imported.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Proves that an installed aiozerocopy works, with nothing but its dependencies."""
+"""Proves that an installed aiozerocopy works with only its dependencies."""
 
 import os
 import sys

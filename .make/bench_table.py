@@ -1,8 +1,8 @@
 """Usage: bench_table.py RESULTS.json ROOT
 
 Puts the results of `make bench BENCH_ARGS="--json RESULTS.json"` into the README and
-the page on benchmarks, between the comments that say so, and beside that page the file
-itself.  No figure there is typed by hand: tests/bench/test_harness.py compares.
+the page on benchmarks, between two comments, and copies the file beside that page.  No
+figure there is typed by hand: tests/bench/test_harness.py compares them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main(path: Path, root: Path) -> None:
     outcome = results.from_json(text)
     where = results.where_and_when(outcome.machine)
     sentence = f"Our rate divided by the rival's, in turn on one machine ({where})."
-    # (without empty lines at its ends, since the README is to be short)
+    # (no empty lines at its ends, so that the README is shorter)
     fill(root / "README.md", f"{sentence}\n\n{outcome.front()}\n")
     fill(root / PAGES / "benchmarks.md", f"\n{outcome.markdown()}\n")
     (root / PAGES / "benchmarks.json").write_text(text, encoding="utf-8")
@@ -33,7 +33,7 @@ def main(path: Path, root: Path) -> None:
 
 def fill(page: Path, block: str) -> None:
     text = page.read_text(encoding="utf-8")
-    # (the function, since the block may have backslashes)
+    # (a function, since the block may have backslashes)
     filled, times = BLOCK.subn(lambda _: block, text)
     if times != 1:
         raise SystemExit(f"{page}: where is the table to be?")

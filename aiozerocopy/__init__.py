@@ -1,7 +1,7 @@
 """Big buffers to pipes, sockets, FFmpeg and browsers, without a copy in user space.
 
 When ``await stream.send(buffer)`` returns, the bytes are out, in order, and the buffer
-is yours.  The same on asyncio, uvloop and trio:
+is yours.  This works alike on asyncio, uvloop and trio:
 
     import aiozerocopy as azc, anyio, numpy as np
 
@@ -17,10 +17,10 @@ sockets     connect_tcp, connect_unix, serve_tcp, serve_unix
 memory      FramePool: slots that come back once they are sent; finalizing_buffer
 relays      relay: bytes that the kernel moves between streams
 frames      FrameSender, FrameReceiver: arrays over a stream; Broadcast, connect_frames
-errors      StreamBroken, StreamClosed, IncompleteReceive, ClientTooSlow
+errors      StreamBroken, StreamClosed, IncompleteReceive, ClientTooSlow,
             FrameError, FrameTooLarge, FrameTooSlow, TokenRefused
 packages    capture, ffmpeg, frames, gl, shm, sync, testing, transport, web
-others      as_trio: trio's words; install: asyncio's streams
+others      as_trio: streams for trio; install: asyncio's own streams
 
 `aiozerocopy doctor`, in a shell, says what this machine lacks, and how to get it.
 """
@@ -94,9 +94,9 @@ else:
     _EXTRAS = {"as_trio": "trio", "gl": "gl", "web": "web"}
 
     def __dir__() -> list[str]:
-        """The public names; where an extra is missing, without what needs it.
+        """Return the public names, without those whose extra is missing.
 
-        For `help` and ``import *``, which ask for each of them.
+        (`help` and ``import *`` ask for each of them.)
         """
         from aiozerocopy._core import extras
         from aiozerocopy._core.binding import PORTABLE
@@ -114,7 +114,7 @@ else:
         )
 
     def __getattr__(name: str) -> Any:
-        """Packages that not everybody needs are imported when they are first used."""
+        """Import a package that not every program needs when it is first used."""
         if name == "__all__":
             return __dir__()
         if name in _ROOMS:

@@ -1,4 +1,4 @@
-"""A client that comes back: frames from a server, through lost connections."""
+"""A client that connects again: frames from a server, through lost connections."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ if TYPE_CHECKING:
 
     Connect = Callable[[], Awaitable[ByteStream]]
 
-# With the detail: "connected" (how often before), "lost" (the error), "waiting"
-# (seconds), "gap" (missing frames), "silent" (seconds without a first frame).
+# Events, and their details: "connected" (how often before), "lost" (the error),
+# "waiting" (seconds), "gap" (missing frames), "silent" (seconds without a first frame).
 ConnectionEvent: TypeAlias = Literal["connected", "lost", "waiting", "gap", "silent"]
 Hook: TypeAlias = Callable[[ConnectionEvent, Any], object]
 
-# Seconds before the next attempt to connect: more each time, and less a random part, so
-# that a thousand clients of a server that comes back do not come all at once.
+# Seconds before the next attempt to connect.  They grow each time, and a random part is
+# left out, so that a thousand clients of a restarted server do not come at once.
 FIRST_WAIT = 0.1
 FACTOR = 2.0
 LONGEST_WAIT = 10.0
@@ -68,7 +68,7 @@ JITTER = 0.5  # the largest part that is left out
 
 SILENCE = 0.4  # seconds without a first frame until we ask what kind of server it is
 
-# What is wrong, by what `greeting` has found; the last two only with a token.
+# What is wrong, by the `Obstacle` that `greeting` found; the last two: with a token.
 _REASONS: dict[str, str] = {
     "tls": "speaks TLS: give ssl_context=",
     "plain": "speaks no TLS: leave out ssl_context=",
@@ -95,7 +95,7 @@ class FrameClientStats:
     """What a client has seen so far."""
 
     received: int = 0
-    missing: int = 0  # frames, going by the gaps in the sequence
+    missing: int = 0  # frames, counted by the gaps in the sequence
     gaps: int = 0
     connections: int = 0
     failures: int = 0  # attempts to connect that did not succeed
@@ -112,15 +112,15 @@ def connect_frames(
     dead_after: float | None = DEAD_AFTER,
     **options: Any,
 ) -> FrameClient:
-    """A `FrameClient` of a server; ``options`` are `FrameClient`'s.
+    """Return a `FrameClient` of a server; ``options`` are `FrameClient`'s.
 
-    ``address`` is a host, or without a ``port`` "HOST:PORT" or the path of a Unix
-    socket (a `Path`, or with a slash).  ``ssl_context`` asks for TLS, in which the
-    server must be ``hostname`` (the host).  ``timeout`` is for one attempt to connect,
-    ``dead_after`` is as for `connect_tcp`.
+    ``address`` is a host, or without a ``port`` "HOST:PORT" or the path of a UNIX
+    socket (a `Path`, or with a slash).  ``ssl_context`` asks for TLS; the server's
+    certificate must be for ``hostname`` (by default the host).  ``timeout`` is for one
+    attempt to connect, ``dead_after`` is as for `connect_tcp`.
 
     If no first frame comes, a second connection finds out what kind of server it is.
-    What no further attempt can mend, such as a wrong token, is raised.
+    An error that no further attempt can mend, such as a wrong token, is raised.
 
     Raises:
         ValueError, TypeError: not an address, a token, or a time.
@@ -164,7 +164,7 @@ def connect_frames(
 def place_of(
     address: str | os.PathLike[str], port: int | None
 ) -> tuple[str, int | None]:
-    """Host and port, or the path of a Unix socket and None.
+    """Return host and port, or the path of a UNIX socket and None.
 
     Raises: ValueError: it is neither.
     """
@@ -180,14 +180,14 @@ def place_of(
         check_port(number)
     elif "/" not in host and not host.startswith("\0"):
         raise ValueError(
-            f"{address!r} has no port: write HOST:PORT, or for the path of a Unix "
-            "socket ./ in front of it"
+            f"{address!r} has no port: write HOST:PORT, or put ./ before the path of a "
+            "UNIX socket"
         )
     return host, number
 
 
 def parse_address(address: str) -> tuple[str, int | None]:
-    """Host and port of "HOST:PORT", "[::1]:PORT"; a path, which has no port."""
+    """Return host and port of "HOST:PORT" or "[::1]:PORT"; None as a path's port."""
     host, _, port = address.rpartition(":")
     if not host or "/" in address or not port.isdecimal():
         return address, None
@@ -204,7 +204,7 @@ async def open_stream(
 ) -> ByteStream:
     """Connect to a server of `serving`: TCP, then TLS, then the token.
 
-    Without a port the host is the path of a Unix socket.
+    Without a port the host is the path of a UNIX socket.
 
     Raises:
         OSError: nobody answered, or TLS failed (ssl.SSLError).
@@ -238,15 +238,15 @@ class FrameClient(Ready, AsyncResource):
     the server sends meanwhile: ``stats`` counts these gaps.  A sequence that begins
     anew is no gap: the server was restarted.
 
-    ``on_event(event, detail)`` hears of "connected", "lost", "waiting", "gap" and
+    ``on_event(event, detail)`` is called for "connected", "lost", "waiting", "gap" and
     "silent".  Without it the first failure in a row is logged.
 
     A connection counts as lost if no frame comes for ``idle_timeout`` seconds, or if a
     frame takes too long (``frame_timeout``, see `FrameReceiver`).
 
-    Without ``reconnect`` there is one attempt, and the end of the stream ends the
-    frames.  With ``connect_within`` the last error is raised once no connection could
-    be made, or kept, for that many seconds.
+    Without ``reconnect`` there is one attempt, and the frames end with the stream.
+    With ``connect_within`` the last error is raised if no connection could be made, or
+    kept, for that many seconds.
 
     Use it with ``async with``, which closes the stream at the end.
     """
@@ -283,22 +283,22 @@ class FrameClient(Ready, AsyncResource):
         self._place = "the server"
         self._ask: Callable[[str], Awaitable[str | None]] | None = None
         self._is_known = False  # a frame has come, or the server was asked
-        self._obstacle: str | None = None  # that we have raised: of _REASONS
+        self._obstacle: str | None = None  # a key of _REASONS, once it was raised
         self._expected: int | None = None
         self._connecting = anyio.CancelScope()
         self._closed = False
 
     async def receive(self) -> ReceivedFrame:
-        """The next frame; connects first, as often as it must.
+        """Return the next frame; connect first, as often as it takes.
 
-        Cancelled, it loses nothing.
+        A cancelled call loses nothing.
 
         Raises:
             StreamClosed: the client was closed.
-            TokenRefused, ssl.SSLError, FrameError: it is the wrong server, or we are
-                the wrong client; to come again would not help.
-            OSError, EndOfStream, ...: the connection failed, or its stream has ended,
-                and it is not to reconnect, or ``connect_within`` is over.
+            TokenRefused, ssl.SSLError, FrameError: the server does not fit this client;
+                another attempt would not help.
+            OSError, EndOfStream, ...: the connection failed or ended, and the client
+                must not connect again, or ``connect_within`` is over.
         """
         while True:
             if self._closed:
@@ -310,7 +310,7 @@ class FrameClient(Ready, AsyncResource):
                 return frame
 
     async def _receive(self, receiver: FrameReceiver) -> ReceivedFrame | None:
-        """None if the connection was lost."""
+        """Return the next frame; None if the connection was lost."""
         try:
             frame = await self._next_frame(receiver)
         except (*_LOST, anyio.ClosedResourceError) as error:
@@ -390,7 +390,7 @@ class FrameClient(Ready, AsyncResource):
         self.stats.connections += 1
 
     def _count_failure(self, error: Exception) -> bool:
-        """True if it is the last: one is enough, or more are of no use."""
+        """Count a failure; return whether no further attempt may or should follow."""
         self._failed += 1
         if not self._reconnects or _is_for_good(error) or self._seconds_left() <= 0:
             return True
@@ -431,24 +431,24 @@ class FrameClient(Ready, AsyncResource):
     async def __anext__(self) -> ReceivedFrame:
         try:
             return await self.receive()
-        except (StreamClosed, anyio.EndOfStream):  # the latter without reconnecting
+        except (StreamClosed, anyio.EndOfStream):  # (the latter: without reconnect)
             raise StopAsyncIteration from None
 
     async def aclose(self) -> None:
-        """Close; a task that receives gets StreamClosed, a loop over us ends."""
+        """Close; a task that receives gets StreamClosed, an ``async for`` ends."""
         self._closed = True
         self._connecting.cancel()
         await self._drop_stream()
 
 
 def _came_after_connecting(error: Exception) -> bool:
-    """Did a server accept the connection, and then fail to serve us?"""
+    """Return whether a server accepted the connection, but then did not serve us."""
     kinds = TokenRefused, ssl.SSLError, anyio.EndOfStream, anyio.BrokenResourceError
     return isinstance(error, kinds)
 
 
 def _is_for_good(error: Exception) -> bool:
-    """Would the next attempt end the same way?"""
+    """Return whether the next attempt would fail the same way."""
     of_connection = ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError
     return isinstance(error, TokenRefused) or (
         isinstance(error, ssl.SSLError) and not isinstance(error, of_connection)
@@ -456,6 +456,6 @@ def _is_for_good(error: Exception) -> bool:
 
 
 def seconds_to_wait(attempt: int) -> float:
-    """The wait after the attempt of that number, from 0 on."""
+    """Return the seconds to wait after an attempt; the first has the number 0."""
     wait = FIRST_WAIT * FACTOR ** min(attempt, 100)  # (more could overflow)
     return min(wait, LONGEST_WAIT) * (1 - JITTER * random.random())

@@ -2,9 +2,9 @@
 
 Frames over a stream are in `framing`.
 
-The work is done in C without the GIL, by AVX2 or NEON where the processor has them.
-Only the memory that is given is read and written, and it is yours again when a call
-returns.  Results are within 1 of the exact formula.
+C does the work without the GIL, by AVX2 or NEON if the processor has them.  It reads
+and writes only the given memory, which is yours again when a call returns.  Results are
+within 1 of the exact formula.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _PARTS = {"bt709": (0.2126, 0.0722), "bt601": (0.299, 0.114)}
 _PARTS |= {"bt2020": (0.2627, 0.0593)}
 
-# Bytes of a pixel, and is blue the first of them?
+# The bytes of a pixel, and whether blue is the first of them.
 PIXELS = {
     **{"rgb24": (3, False), "bgr24": (3, True)},
     **{"rgba": (4, False), "bgra": (4, True), "rgb0": (4, False), "bgr0": (4, True)},
@@ -41,16 +41,16 @@ PLANES = ("yuv420p", "nv12")
 
 @dataclass(frozen=True)
 class Colour:
-    """What the numbers of a YUV picture mean.
+    """The meaning of the numbers of a YUV picture.
 
     ``matrix`` is "bt709", "bt601" or "bt2020".  Limited range has black at 16 and white
     at 235, ``full_range`` has them at 0 and 255.  ``chroma`` says where its samples
-    lie: on the "left" one of each two columns, as H.264 has it unless told otherwise,
-    or in the "center" of four pixels, as JPEG does.
+    lie: on the "left" one of each two columns (the default of H.264), or in the
+    "center" of four pixels (as in JPEG).
 
-    ``primaries`` and ``transfer`` change no number: a film says by them, in FFmpeg's
-    words, what its red, green and blue are.  "bt709" is what screens show as it is;
-    "bt2020" with "smpte2084" or "arib-std-b67" is HDR.
+    ``primaries`` and ``transfer`` change no number: they say, in FFmpeg's words, which
+    red, green and blue a film has.  Screens show "bt709" without a conversion; "bt2020"
+    with "smpte2084" or "arib-std-b67" is HDR.
     """
 
     matrix: Matrix = "bt709"
@@ -76,7 +76,7 @@ class Conversion:
         """Compute the coefficients.
 
         Raises:
-            ValueError: a format that is none of these, or no size.
+            ValueError: an unknown format, or a side that is 0 or above 32768.
         """
         if rgb not in PIXELS:
             known = ", ".join(PIXELS)
@@ -85,7 +85,7 @@ class Conversion:
             raise ValueError(f"unknown YUV format {yuv!r}: one of {', '.join(PLANES)}")
         width, height = map(operator.index, size)
         if not (0 < width <= 1 << 15 and 0 < height <= 1 << 15):
-            raise ValueError(f"a picture of {width}x{height} has no pixels")
+            raise ValueError(f"sides must be from 1 to 32768, not {width}x{height}")
         self.size: tuple[int, int] = width, height
         self.rgb: str = rgb
         self.yuv: str = yuv
@@ -96,24 +96,25 @@ class Conversion:
 
     @property
     def rgb_shape(self) -> tuple[int, int, int]:
-        """Of an array: height, width and channels."""
+        """The shape of an RGB array: height, width and channels."""
         return *self.size[::-1], self._pixel_bytes
 
     @property
     def yuv_shape(self) -> tuple[int, ...]:
-        """Of an array: in rows as wide as the picture, if these hold all of it."""
+        """The shape of a YUV array: rows of the picture's width if they hold all of it,
+        else one row."""
         width = self.size[0]
         rows, rest = divmod(self.yuv_bytes, width)
         return (self.yuv_bytes,) if rest else (rows, width)
 
     def to_yuv(self, rgb: AnyBuffer, out: AnyBuffer, *, flip: bool = False) -> None:
-        """Convert a picture into the planes of ``out``.  The GIL is free meanwhile.
+        """Convert a picture into the planes of ``out``, without the GIL.
 
-        With ``flip`` the first row of ``rgb`` is the lowest, as OpenGL has it.
+        With ``flip`` the first row of ``rgb`` is the lowest, as in OpenGL.
 
         Raises:
-            ValueError: one of them is of another size.
-            TypeError, BufferError: no buffer, or one that is not contiguous enough.
+            ValueError: one of them has another size.
+            TypeError, BufferError: not a buffer, or not contiguous enough.
         """
         rows = Rows()
 
@@ -128,8 +129,8 @@ class Conversion:
         or_undo_now(convert, rows.release)
 
     def to_rgb(self, yuv: AnyBuffer, out: AnyBuffer) -> None:
-        """Convert planes into the pixels of ``out``; where those have a fourth byte, it
-        becomes 255.  The GIL is free meanwhile.
+        """Convert planes into the pixels of ``out``, without the GIL.  A fourth byte of
+        a pixel becomes 255.
 
         Raises: as `to_yuv`.
         """
@@ -139,7 +140,7 @@ class Conversion:
             yuv_to_rgb(self._how, planes, pixels)
 
     def then_rgb(self, yuv: AnyBuffer, out: AnyBuffer) -> ThenRgb:
-        """`to_rgb` as what a receive does at its end, without Python.
+        """Return `to_rgb` as an action that C takes at the end of a receive.
 
         Raises: as `to_yuv`.
         """
@@ -158,7 +159,7 @@ class Conversion:
 
 
 def _coefficients(rgb: str, yuv: str, size: tuple[int, int], colour: Colour) -> Any:
-    """The conversion as C knows it: see csrc/colour/yuv.h."""
+    """Return the conversion as C knows it: see csrc/colour/yuv.h."""
     red, blue = _PARTS[colour.matrix]
     green = 1 - red - blue
     black = 0 if colour.full_range else 16
@@ -205,17 +206,17 @@ def to_yuv420p(
     size: tuple[int, int] | None = None,
     colour: Colour | None = None,
 ) -> Any:
-    """Return the picture as planes of Y, U and V, of which the last two are halved.
+    """Return the picture as planes of Y, U and V; the last two have half the sides.
 
-    ``rgb`` is an array of height, width and 3 or 4 channels, whose rows may be apart or
-    upside down, or a buffer with its ``size`` (width, height).  ``pix_fmt`` is "rgb24"
-    or "rgba" unless it is said: "bgr24", "bgra", "rgb0" and "bgr0" are known too.
-    ``out`` is any contiguous memory of that size, and returned; without it, a new NumPy
-    array is.
+    ``rgb`` is an array of height, width and 3 or 4 channels, whose rows may have gaps
+    between them or be upside down, or a buffer with its ``size`` (width, height).
+    ``pix_fmt`` is by default "rgb24" or "rgba"; it may also be "bgr24", "bgra", "rgb0"
+    or "bgr0".  ``out`` is contiguous memory of the right size, and is returned; without
+    it, a new NumPy array is.
 
     Raises:
-        ValueError: a size or a format that is none, or ``out`` is of another size.
-        TypeError, BufferError: no buffer, or one that is not contiguous enough.
+        ValueError: an impossible size, an unknown format, or ``out`` has another size.
+        TypeError, BufferError: not a buffer, or not contiguous enough.
     """
     return _to_planes(rgb, out, "yuv420p", pix_fmt, size, colour)
 
@@ -228,7 +229,7 @@ def to_nv12(
     size: tuple[int, int] | None = None,
     colour: Colour | None = None,
 ) -> Any:
-    """As `to_yuv420p`, but U and V are one plane, in which they take turns."""
+    """Return the picture as `to_yuv420p` does, but U and V alternate in one plane."""
     return _to_planes(rgb, out, "nv12", pix_fmt, size, colour)
 
 

@@ -1,11 +1,11 @@
 """Frames over any byte stream: `FrameSender`, `FrameReceiver`, and the wire format.
 
-What their colours mean is in `frames`.
+The colours of frames are in `frames`.
 
 A frame on the wire is a header of 128 bytes (docs/pages/wire-format.md), its metadata,
-and its payload.  Over a stream of ours the three go out in one gathered send, without a
-copy, and the payload is received straight into its place.  Memory is asked for only
-once the header's checksum and limits were checked.
+and its payload.  Over our own streams the three go out in one gathered send, without a
+copy, and the payload is received straight into its place.  Memory is allocated only
+after the header's checksum and limits were checked.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ class FrameSender:
     ) -> None:
         """Send one frame; when this returns, its memory is yours again.
 
-        The array is borrowed until then; over a stream of ours it is not copied.
-        ``timestamp_ns`` is the time of day unless it is given.  Cancelled, the frame
-        goes out whole or not at all; over a stream that is not ours (TLS) a frame
-        that was cut off breaks the sender.
+        The array is borrowed until then; over our own streams it is not copied.
+        ``timestamp_ns`` is by default the time of day.  If this is cancelled, the frame
+        goes out whole or not at all; over a stream of another package a frame that was
+        cut off breaks the sender.
 
         Raises:
             TypeError, ValueError, BufferError: a frame or a field that cannot travel;
@@ -94,7 +94,7 @@ class FrameSender:
         )
         head = header.pack()
         self.sequence += 1
-        payload: Any = frame  # (tensors are no buffers)
+        payload: Any = frame  # (a tensor is not a buffer to the type checker)
         await self._stream.send(head, metadata, payload)
 
 
@@ -102,7 +102,7 @@ class FrameSender:
 
 
 class ReceivedFrame(Described, Lease):
-    """One frame that came.  Its memory is this frame's own, or a slot of the pool."""
+    """A frame that was received.  Its memory is its own, or a slot of the pool."""
 
     def __init__(
         self,
@@ -129,15 +129,15 @@ class ReceivedFrame(Described, Lease):
 class FrameReceiver(Receives["ReceivedFrame"]):
     """Receives frames from a stream, which stays the caller's to close.
 
-    Payloads go into slots of ``pool``, if there is one: a slot must hold ``max_bytes``
-    or the limit is the slot.  One task at a time may receive.  A cancelled `receive`
-    loses nothing.  After a `FrameError` nobody knows where the next frame begins, and
-    each further call raises the same error: close the stream.
+    If there is a ``pool``, payloads go into its slots; the limit is ``max_bytes``, or
+    the size of a slot if that is less.  One task at a time may receive.  A cancelled
+    `receive` loses nothing.  After a `FrameError` the beginning of the next frame is
+    unknown, and each further call raises the same error: close the stream.
 
-    A slot is taken once the header of a frame is here.  So that a peer cannot keep it
+    A slot is taken once the header of a frame has come.  So that a peer cannot keep it
     by sending a byte now and then, the payload has to come within ``frame_timeout``
-    seconds, and a second more for each 128 KiB, which lets a large frame come over a
-    slow link; the metadata likewise.  None is for ever.
+    seconds plus one for each 128 KiB, which lets a large frame come over a slow link;
+    the metadata likewise.  With None it may take for ever.
     """
 
     def __init__(
@@ -159,14 +159,14 @@ class FrameReceiver(Receives["ReceivedFrame"]):
         self._is_busy = False  # a task receives
 
     async def receive(self, into: AnyBuffer | None = None) -> ReceivedFrame:
-        """The next frame; with ``into`` its payload is received there.
+        """Return the next frame; with ``into`` its payload is received there.
 
         ``into`` is any writable buffer that is large enough, an array say.  It is
         borrowed until this returns.
 
         Raises:
-            EndOfStream: there will be none.
-            FrameError: what came cannot be taken; the subclass says why.
+            EndOfStream: no more frames will come.
+            FrameError: the bytes that came are no frame to be taken; see the subclass.
             StreamBroken, StreamClosed, BusyResourceError: as receiving from the stream.
             ValueError: ``into`` is too small; the frame can still be received.
         """
@@ -181,7 +181,7 @@ class FrameReceiver(Receives["ReceivedFrame"]):
             raise
 
     async def _receive(self, into: AnyBuffer | None) -> ReceivedFrame:
-        come: list[Memory] = []  # of the frame
+        come: list[Memory] = []  # the parts of the frame
         slot: Frame | None = None
         view: memoryview | None = None
 
@@ -189,7 +189,7 @@ class FrameReceiver(Receives["ReceivedFrame"]):
             nonlocal come, slot, view
             try:
                 self._is_busy = True
-                # (one statement: no signal handler runs before it is known)
+                # (one statement: no signal handler runs before `come` has it)
                 come += await self._stream.receive_exactly(self._head) or (self._head,)
             except IncompleteReceive as error:
                 raise TruncatedFrame(error.received, HEADER_SIZE) from error
@@ -213,7 +213,7 @@ class FrameReceiver(Receives["ReceivedFrame"]):
     async def _fill(
         self, memory: Memory, come: list[Memory], header: FrameHeader
     ) -> None:
-        """Receive what follows in the frame what has come of it."""
+        """Receive the next part of the frame, and append it to ``come``."""
         if not len(memory):
             return
         before = sum(map(len, come))
@@ -223,7 +223,7 @@ class FrameReceiver(Receives["ReceivedFrame"]):
             seconds = self._timeout + len(memory) / SLOWEST
         try:
             with anyio.move_on_after(seconds) as scope:
-                # (as above)
+                # (one statement, as in `_receive`)
                 come += await self._stream.receive_exactly(memory) or (memory,)
         except anyio.EndOfStream:
             raise TruncatedFrame(before, total) from None
@@ -242,26 +242,26 @@ _look: Callable[[memoryview], tuple[int, bool, bool]] = attrgetter(
 
 
 def _payload_view(n: int, into: AnyBuffer | None, slot: Frame | None) -> memoryview:
-    """Where the payload goes: the caller's memory, a slot, or memory of its own."""
+    """Return memory for the payload: the caller's, a slot's, or new."""
     if slot is not None:
         return slot.view[:n]
     if into is None:
         return fresh(n)
     data = buffer_of(into, writable=True)
-    # (no variable refers to a view of it: a traceback would keep it)
+    # (no variable refers to the view, which a traceback would keep)
     nbytes, is_readonly, is_contiguous = _look(memoryview(data))
     if nbytes < n:
         raise ValueError(f"{n:,} bytes do not fit into {nbytes:,}")
     if is_readonly or not is_contiguous:
-        raise BufferError("nothing can be received into this memory")
-    # (memoryview.cast knows native formats only)
+        raise BufferError("this memory is read-only, or not contiguous")
+    # (memoryview.cast knows only native formats)
     if not isinstance(data, (bytes, bytearray, memoryview)) and hasattr(data, "dtype"):
         data = data.reshape(-1).view("u1")
     return memoryview(data).cast("B")[:n]
 
 
 def fresh(n: int) -> memoryview:
-    """New memory.  NumPy, where there is one, does not clear it first."""
+    """Return new memory; if NumPy is installed, it need not be cleared first."""
     try:
         import numpy
     except ImportError:

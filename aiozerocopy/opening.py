@@ -1,11 +1,11 @@
 """Streams over pipes, files, terminals and sockets: those that exist, and new pairs.
 
-Who owns the fd.  `open_writer`, `open_reader` and `wrap_socket` take over what they are
-given: the stream has an fd of its own (a dup, 3 or higher, closed on exec), and the
-caller's fd or object is closed, so that the end of the stream is seen when the stream
-closes.  The numbers 0, 1 and 2 are not closed, since the next file to be opened would
-become the standard output: there is /dev/null behind them afterwards.  When anything
-is refused or fails, the caller's fd is as it was.
+Who owns the fd.  `open_writer`, `open_reader` and `wrap_socket` take over the fd or
+object that they are given: the stream has an fd of its own (a dup, 3 or higher, closed
+on exec), and the caller's is closed, so that the peer sees the end when the stream
+closes.  The numbers 0, 1 and 2 stay open, for /dev/null, since the next file to be
+opened would become the standard output.  If the call fails, the caller's fd is as it
+was.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-# Python has no name for it where its own build machine had none.
+# Python has a name for this only if its own build machine had it.
 _O_PATH = getattr(os, "O_PATH", 0)
 
 _PEERS = {"unknown": 0, "reads": READS, "untrusted": UNTRUSTED}
 
 
 class HasFileno(Protocol):
-    """A file object, a socket, ``Popen.stdin``: an fd and somebody who closes it."""
+    """A file object, a socket, ``Popen.stdin``: an object that owns an fd."""
 
     def fileno(self) -> int: ...
     def close(self) -> object: ...
@@ -64,7 +64,7 @@ T = TypeVar("T", bound="AbstractAsyncContextManager[Any, Any]")
 class Opening(Coroutine[Any, Any, T]):
     """Something that takes time to open: ``await`` it, or open it by ``async with``.
 
-    It is a coroutine too, for `asyncio.create_task` and a task group's ``start_soon``.
+    It is a coroutine, too, for `asyncio.create_task` and a task group's ``start_soon``.
     """
 
     def __init__(self, opening: Coroutine[Any, Any, T]) -> None:
@@ -92,7 +92,7 @@ class Opening(Coroutine[Any, Any, T]):
         await self._opened.__aexit__(*error)
 
 
-# ---- taking over what exists ---------------------------------------------------
+# ---- taking over fds that exist ------------------------------------------------
 
 
 def open_writer(
@@ -105,22 +105,22 @@ def open_writer(
 ) -> SendStream:
     """Send to a pipe, FIFO, file, terminal, device or connected stream socket.
 
-    Takes over the fd, or the file object, which is flushed first; see the module for
-    what becomes of it.  Whether it is blocking is left as it is.
+    Takes over the fd, or the file object, which is flushed first; the module says what
+    that means.  Its blocking mode stays as it is.
 
-    ``peer`` is what is known of the process at the other end: "unknown", "reads" (it
+    ``peer`` is what you know of the process at the other end: "unknown", "reads" (it
     only ever uses read or recv, so that a pool's pages may be lent to it through a pipe
-    or a Unix socket, which becomes non-blocking), or "untrusted" (it may try to hold us
+    or a UNIX socket, which becomes non-blocking), or "untrusted" (it may try to hold us
     up inside a pipe's system call, so none is made in the event loop's thread).
 
-    ``concurrent`` says what becomes of a task that sends while another one does: it
-    waits in line, or with "raise" gets BusyResourceError.
+    With ``concurrent="queue"`` a task that sends while another one does waits in line;
+    with "raise" it gets BusyResourceError.
 
     Raises:
-        TypeError: neither an fd nor an object that stands for one.
+        TypeError: neither an fd nor an object that has one.
         ValueError: a negative fd, a closed file, an unknown ``peer`` or ``concurrent``.
         io.UnsupportedOperation: open for reading only, or not a stream of bytes.
-        OSError: the fd is not open, a directory, a socket that is not connected.
+        OSError: the fd is not open, or is a directory or an unconnected socket.
     """
     flags = OUT | flags_for(peer)
     with _take_over(fd_or_file, os.O_WRONLY) as ours:
@@ -137,10 +137,10 @@ def open_writer(
 def _make_own(fd: int) -> int:
     """Open a pipe once more, non-blocking for us alone, under the same number.
 
-    Once pages were lent to a pipe, it no longer knows how to take a single write
-    without waiting, which is how it is written to otherwise.  (A socket needs none.)
+    We write to a pipe with RWF_NOWAIT, which a pipe no longer knows once pages were
+    lent to it.  (A socket does not need this.)
 
-    Returns what that adds to the flags.  Where it cannot be done nothing is lent.
+    Returns what to add to the flags; if this fails nothing is lent.
     """
     if stat.S_ISSOCK(os.fstat(fd).st_mode):
         return OWN
@@ -158,8 +158,8 @@ def _make_own(fd: int) -> int:
 def open_reader(fd_or_file: int | HasFileno, peer: str = "unknown") -> ReceiveStream:
     """Receive from a pipe, FIFO, file, terminal, device or connected stream socket.
 
-    Ownership, ``peer`` and errors are as for `open_writer`.  What a buffered file
-    object has read ahead of a pipe is lost: give one that nobody has read from.
+    Ownership, ``peer`` and errors are as for `open_writer`.  Bytes that a buffered file
+    object has read ahead from a pipe are lost: give an object that was not read from.
 
     Raises: also TypeError for a text file, which always reads ahead.
     """
@@ -176,13 +176,13 @@ def wrap_socket(
     queue_limit: int = QUEUE_LIMIT,
     concurrent: Concurrent = "queue",
 ) -> Stream:
-    """Both directions of a connected stream socket, in whatever blocking mode.
+    """Return both directions of a connected stream socket, blocking or not.
 
-    Of a Unix socket it is a `UnixStream`.
+    For a UNIX socket this is a `UnixStream`.
 
-    Takes over the socket; that, ``peer``, ``concurrent`` and the errors are as for
+    Takes over the socket; ownership, ``peer``, ``concurrent`` and the errors are as for
     `open_writer`.  If the peer is on this machine, and nobody has set the size of the
-    send buffer, that becomes what is fastest there.
+    send buffer, this sets the fastest one.
     """
     flags_for(peer)
     with _take_over(sock, None) as ours:
@@ -199,7 +199,7 @@ def wrap_socket(
 
 
 def flags_for(peer: str) -> int:
-    """The channel's flags for what is known of the peer."""
+    """Return the channel's flags for this kind of peer."""
     if peer not in _PEERS:
         choices = ", ".join(map(repr, _PEERS))
         raise ValueError(f"peer must be one of {choices}, not {peer!r}")
@@ -215,7 +215,7 @@ _FOR_PATHS = {
 
 @contextlib.contextmanager
 def _take_over(source: int | HasFileno, access: int | None) -> Iterator[OwnFd]:
-    """A dup of the caller's fd; if the block ends well, the caller's is closed."""
+    """Give the block a dup of the caller's fd; if it succeeds close the caller's."""
     if isinstance(source, (str, bytes, os.PathLike)):
         what = _FOR_PATHS[access].format(os.fspath(source))
         raise TypeError(f"a path must be opened first: write {what}")
@@ -249,21 +249,21 @@ def _number_of(source: int | HasFileno) -> int:
 
 
 def _check_transparent(source: object) -> None:
-    """Refuse an object that changes the bytes on their way to its fd."""
+    """Refuse an object that changes the bytes before they reach its fd."""
     inner = getattr(source, "buffer", source)
     if isinstance(inner, io.BufferedIOBase) and not isinstance(
         inner, (io.BufferedReader, io.BufferedWriter, io.BufferedRandom)
     ):
         raise TypeError(
-            f"{type(inner).__name__} changes the bytes on their way: pass the file "
-            "below it"
+            f"{type(inner).__name__} changes the bytes before they reach its file: "
+            "pass that file"
         )
     if hasattr(source, "getpeercert"):
-        raise TypeError("a TLS socket's bytes must go through TLS, not past it")
+        raise TypeError("a TLS socket must encrypt its bytes: send through it")
 
 
 def _check(number: int, access: int | None) -> None:
-    """Refuse what cannot be a stream of bytes in this direction (None: in both)."""
+    """Refuse an fd that is not a stream of bytes in this direction (None: in both)."""
     try:
         mode = os.fstat(number).st_mode
         status = fcntl.fcntl(number, fcntl.F_GETFL)
@@ -307,7 +307,7 @@ def _check_socket(number: int) -> None:
 
 @contextlib.contextmanager
 def _borrowed_socket(number: int) -> Iterator[socket.socket]:
-    """Somebody's fd as a socket object, only to ask it something."""
+    """Give the block another owner's fd as a socket object, to ask or set options."""
     blocking = os.get_blocking(number)
     sock = socket.socket(fileno=number)
     try:
@@ -319,11 +319,11 @@ def _borrowed_socket(number: int) -> Iterator[socket.socket]:
 
 
 def _sync_position(source: int | HasFileno, number: int, *, reading: bool) -> None:
-    """Flush what the object has not written; set the fd to where its reader is."""
+    """Flush the object's unwritten bytes; set the fd's position to its reader's."""
     if reading and isinstance(source, io.TextIOBase):
         raise TypeError("a text file reads ahead: open it in binary mode")
     above: list[Any] = [source]
-    if number in (1, 2):  # what was printed goes out before ours, through any layer
+    if number in (1, 2):  # printed text goes out before our bytes, from every layer
         above.insert(0, (sys.stdout, sys.stderr)[number - 1])
     for layer in above:
         if hasattr(layer, "flush") and not getattr(layer, "closed", False):
@@ -333,7 +333,7 @@ def _sync_position(source: int | HasFileno, number: int, *, reading: bool) -> No
 
 
 def _close_source(source: int | HasFileno, number: int) -> None:
-    """Close what the caller gave."""
+    """Close the caller's fd or object."""
     if number <= 2:
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, number)
@@ -341,7 +341,7 @@ def _close_source(source: int | HasFileno, number: int) -> None:
     elif isinstance(source, int):
         os.close(number)
     else:
-        # It was flushed, so an error loses nothing; and the fd is closed all the same.
+        # It was flushed, so an error loses nothing, and the fd is closed even then.
         with contextlib.suppress(OSError):
             source.close()
 
@@ -352,8 +352,8 @@ def _close_source(source: int | HasFileno, number: int) -> None:
 class _Ends(Ready):
     """Two streams, ready: unpack them, ``await`` them, or use them in ``async with``.
 
-    The block closes both at its end, the second one first, which sends what it accepted
-    while the first can still receive.
+    The block closes both at its end: the second one first, so that it sends what it has
+    accepted while the first can still receive.
     """
 
     __slots__ = ()
@@ -386,7 +386,7 @@ class SocketEnds(
 
 
 def pipe(size: int = PIPE_SIZE) -> PipeEnds:
-    """A pipe, ``(reader, writer)``: what is sent to the second the first receives.
+    """Return the ends of a new pipe, ``(reader, writer)``.
 
     They are ready; ``async with pipe() as (reader, writer)`` closes them, the writer
     first.  It holds ``size`` bytes, or what the system allows: see `pipe_capacity`.
@@ -398,10 +398,10 @@ def pipe(size: int = PIPE_SIZE) -> PipeEnds:
 
 
 def lending_pipe(size: int) -> PipeEnds:
-    """A pipe whose writer lends any memory, and copies none of it if cancelled.
+    """Return a pipe whose writer lends any memory, and copies none if cancelled.
 
-    If a send ends early, what it has lent may still be in the pipe.  Then empty that,
-    before anybody stores into the memory, and let no reader believe what it got.
+    If a send ends early, lent pages may still be in the pipe.  Then empty the pipe
+    before anybody stores into the memory, and let no reader use what it received.
 
     Raises: as `pipe`.
     """
@@ -416,17 +416,17 @@ def _pipe(size: int, flags: int = 0, rescue_limit: int = RESCUE_LIMIT) -> PipeEn
 
 
 def reader_over(fd: int) -> ReceiveStream:
-    """A stream over the read end of a pipe, which it takes over."""
+    """Return a stream over the read end of a pipe, and take over the fd."""
     return ReceiveStream(Channel(fd, IN))
 
 
 def pipe_capacity(stream: SendStream | ReceiveStream) -> int | None:
-    """How many bytes a stream's pipe holds; None if that is not a pipe or not known."""
+    """Return how many bytes a stream's pipe holds; None: not a pipe, or not known."""
     return capacity_of(stream.fileno())
 
 
 def socketpair(*, peer: str = "unknown") -> SocketEnds:
-    """Two streams that are connected to each other.
+    """Return two UNIX streams that are connected to each other.
 
     They are ready; ``async with socketpair() as (one, other)`` closes them, the other
     first.  ``peer`` is as for `open_writer`, for both.
@@ -447,19 +447,19 @@ UNIX_BUFFER = 212_992
 
 
 # Bytes in the buffer of a TCP sender whose peer is on the same machine (the kernel
-# doubles it).  The kernel itself would let megabytes pile up, which go through main
+# doubles it).  By default the kernel lets megabytes pile up, which go through main
 # memory twice.  Measured, CPU time of both ends: 0.6 of that for messages of 6 MB, 0.8
-# for 1 MiB; small ones take as long as before.
+# for 1 MiB, and the same for small ones.
 NEAR_BUFFER = 256 << 10
 
-_SO_BUF_LOCK = 72  # since Linux 5.14: which sizes somebody has set
+_SO_BUF_LOCK = 72  # since Linux 5.14: which sizes the program has set
 _SNDBUF_IS_SET = 1
 
 
-# What is lent lies in the buffer until it is read, but is no memory of the kernel's.
+# Lent pages count in the buffer until they are read, but need none of its memory.
 # Measured with frames of 6 MB, beside a C loop that copies: a third of its CPU time at
 # the same rate, or at 1.6 to 1.9 times the rate while the frame is in the processor's
-# cache; with the usual size 0.8 times.  The kernel doubles it, and gives less where
+# cache; with the usual size 0.8 times.  The kernel doubles it, and gives less if
 # net.core.wmem_max is less.
 LENDING_BUFFER = 2 << 20
 
@@ -467,8 +467,8 @@ LENDING_BUFFER = 2 << 20
 def set_up(sock: socket.socket, peer: str) -> int:
     """Set the size of the send buffer; return the channel's flags.
 
-    To a peer that reads, a Unix socket lends messages that are longer than its buffer,
-    if that is large, or of the size that somebody has set.
+    To a peer that reads, a UNIX socket lends messages that are longer than its buffer,
+    if that is large, or if the program has set its size.
     """
     flags = OUT | flags_for(peer)
     if not flags & READS or sock.family != socket.AF_UNIX:
@@ -480,9 +480,9 @@ def set_up(sock: socket.socket, peer: str) -> int:
 
 
 def set_buffer(sock: socket.socket, unix_buffer: int = UNIX_BUFFER) -> bool:
-    """Set the size of the send buffer, unless somebody has; false if that is so.
+    """Set the size of the send buffer; return False if the program has set it before.
 
-    Over a network the kernel must find it by itself, and would not if it were set.
+    Over a network this does nothing: the kernel adapts the size, until it is set.
     """
     with contextlib.suppress(OSError):  # the peer may have gone, or the kernel is old
         if sock.getsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK) & _SNDBUF_IS_SET:
@@ -500,9 +500,9 @@ def set_buffer(sock: socket.socket, unix_buffer: int = UNIX_BUFFER) -> bool:
 def stream_over(
     sock: socket.socket, concurrent: Concurrent = "queue", peer: str = "unknown"
 ) -> Stream:
-    """A stream over a connected socket of ours, which it takes over.
+    """Return a stream over our own connected socket, and take over the socket.
 
-    Of a Unix socket it is a `UnixStream`.
+    For a UNIX socket this is a `UnixStream`.
     """
     sock.setblocking(False)  # a relay's splice would wait otherwise
     kind, flags = _kind_of(sock), set_up(sock, peer)

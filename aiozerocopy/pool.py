@@ -6,12 +6,12 @@ The states of a slot
               refers to its memory: each of them keeps the same object alive
     free      the last of them is gone, and that object with it
 
-So nothing is counted: a slot cannot come back too early, and cannot be lost while
-Python collects garbage; `_core.memory` says how.  It may come back in any thread, which
-wakes the first task that waits.  The memory stays mapped until no slot is leased, also
+So there is no counter: a slot cannot come back too early, and cannot be lost while
+Python collects garbage; `_core.memory` says how.  It may come back in any thread, and
+wakes the first task that waits.  The memory stays mapped until no slot is leased, even
 if the pool itself is gone.
 
-Waiting for a free slot is the backpressure of a program that makes frames.
+A program that makes frames gets its backpressure by waiting for a free slot.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _NATIVE = "<" if sys.byteorder == "little" else ">"
 
 @dataclass(frozen=True)
 class PoolStats:
-    """What a pool holds now, and how often somebody had to wait for a slot."""
+    """What a pool holds now, and how often a task had to wait for a slot."""
 
     slots: int
     free: int
@@ -80,7 +80,7 @@ class Frame(Lease):
         self.shape = shape
         self.dtype = dtype
         self.nbytes: int = view.nbytes
-        self.time: float | None = None  # seconds, of what `ffmpeg.Reader` gives
+        self.time: float | None = None  # seconds; of frames from `ffmpeg.Reader`
 
     def __repr__(self) -> str:
         state = "released" if self._view is None else f"{self.dtype} {self.shape}"
@@ -88,7 +88,7 @@ class Frame(Lease):
 
 
 def _wake_first(places: weakref.ref[collections.deque[RemoteChange]]) -> None:
-    """Let the first in line look again.  Any thread or finalizer may call it."""
+    """Let the first task in line look again; any thread or finalizer may call it."""
     line = places()
     if line:
         with contextlib.suppress(IndexError):
@@ -98,9 +98,8 @@ def _wake_first(places: weakref.ref[collections.deque[RemoteChange]]) -> None:
 class FramePool(AsyncResource):
     """Frames of one shape and dtype, in ``slots`` slots and never more.
 
-    The memory is private to this process, begins at a huge page, and asks for huge
-    pages; ``nbytes`` says how much it is.  Its frames may travel without any copy,
-    where `SendStream.lane` says so.
+    The memory, of ``nbytes`` bytes, is private to this process and asks for huge pages.
+    Its frames may travel without any copy: see `SendStream.lane`.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class FramePool(AsyncResource):
 
         Raises:
             ValueError: an empty or negative shape, no slot, an unknown dtype.
-            OSError: no room for it.
+            OSError: there is no memory.
         """
         sides = (shape,) if isinstance(shape, int) else shape
         self.shape: tuple[int, ...] = tuple(map(int, sides))
@@ -126,7 +125,7 @@ class FramePool(AsyncResource):
         self.nbytes: int = memory.nbytes
         self._memory: Memory | None = memory  # None once closed
         self._slots = memory.slots
-        # The tasks that wait.  Leases refer to them weakly, to keep nothing but memory.
+        # The tasks that wait.  Leases, which keep only memory, refer to them weakly.
         self._line: collections.deque[RemoteChange] = collections.deque()
         self._wake_first = partial(_wake_first, weakref.ref(self._line))
         self._acquired = self._waited = 0
@@ -135,10 +134,10 @@ class FramePool(AsyncResource):
         return Memory(self.frame_bytes, self.slots)
 
     def acquire_nowait(self) -> Frame:
-        """A free slot.
+        """Return a free slot.
 
         Raises:
-            WouldBlock: there is none, or others wait for it.
+            WouldBlock: there is none, or other tasks wait for one.
             ClosedResourceError: the pool was closed.
         """
         if self._memory is None:
@@ -155,9 +154,9 @@ class FramePool(AsyncResource):
         return Frame(view, self.shape, self.dtype)
 
     async def acquire(self) -> Frame:
-        """A free slot; waits for one, in order of the calls.
+        """Return a free slot; wait for one, in order of the calls.
 
-        What is in the frame is what was there before.
+        The frame is not cleared: it has the contents of an earlier one.
 
         Raises:
             ClosedResourceError: the pool is or was closed.
@@ -181,7 +180,7 @@ class FramePool(AsyncResource):
                 await place.wait(ready)
                 if (memory := self._memory) is None:
                     raise ClosedResourceError("the pool was closed")
-                with contextlib.suppress(WouldBlock):  # (the same)
+                with contextlib.suppress(WouldBlock):  # (as in `acquire`)
                     return self._take(memory)
 
         return await and_end(take, partial(self._leave_line, place))
@@ -194,7 +193,7 @@ class FramePool(AsyncResource):
 
     @property
     def stats(self) -> PoolStats:
-        """Counters, as of now."""
+        """The counters as of now."""
         return PoolStats(
             slots=self.slots,
             free=self._slots.free(),
@@ -205,14 +204,14 @@ class FramePool(AsyncResource):
         )
 
     def close(self) -> None:
-        """Hand out no more.  Frames and views stay usable; the memory is freed with the
-        last of them."""
+        """Hand out no more slots.  Frames and views stay valid, and the last of them
+        frees the memory."""
         self._memory = None
         for place in self._line.copy():
             place.happen()
 
     async def aclose(self) -> None:
-        """The same, for ``async with``."""
+        """Close; for ``async with``."""
         self.close()
 
     def __enter__(self) -> Self:
@@ -229,7 +228,7 @@ class FramePool(AsyncResource):
 
 
 def _named_dtype(dtype: Any) -> tuple[str, int]:
-    """The name and the size of a dtype; NumPy is asked for the rarer ones."""
+    """Return the name and the size of a dtype; only rarer ones need NumPy."""
     if isinstance(dtype, str) and dtype in _ITEMSIZE:
         return dtype, _ITEMSIZE[dtype]
     try:
@@ -244,14 +243,15 @@ def _named_dtype(dtype: Any) -> tuple[str, int]:
 
 
 def finalizing_buffer(memory: AnyBuffer, finalizer: Callable[[], Any]) -> memoryview:
-    """A view of ``memory``; ``finalizer()`` runs once when the last view is gone.
+    """Return a view of ``memory``; ``finalizer()`` runs once when no view is left.
 
     The memory stays exported until then, and read-only memory stays read-only.  The
-    finalizer may run in any thread, also after whatever used the view was closed.  What
-    it refers to is kept until then; if that includes the view, it never runs.
+    finalizer may run in any thread, even after a stream that used the view was closed.
+    The objects that it refers to are kept until then; if the view is one of them, it
+    never runs.
 
-    The view has the memory's shape and type, if that is a native number.  Of all else
-    (big-endian, complex or structured items, or none) it has the plain bytes.
+    The view has the memory's shape and type if the items are native numbers.  Otherwise
+    (big-endian, complex or structured items, or none) it consists of bytes.
 
     Raises:
         TypeError, BufferError: not a buffer, or not a C-contiguous one.

@@ -1,7 +1,7 @@
 """Child processes: `open_process`, and the `Process` that it starts.
 
-The child is started by `subprocess.Popen` and not by the loop, for uvloop leaves second
-copies of its fds in the child: one that closed its standard output would go unnoticed.
+`subprocess.Popen` starts the child, not the loop: uvloop leaves second copies of its
+fds in the child, and so nobody would notice that the child closed its standard output.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ def open_process(
     """Start a child; to be awaited, or used with ``async with``.
 
     ``command`` is a list of arguments, or a str or bytes for the shell.  For ``stdin``
-    and ``stdout``, True is a pipe of ours (`Process.stdin`, `Process.stdout`), False is
-    /dev/null, None is what we have ourselves, and an fd or open file is that: it stays
-    the caller's.  ``stderr`` is the same, but has "tail" instead of True: its last
-    ``tail_bytes`` are kept (`Process.stderr_tail`).
+    and ``stdout``, True means a new pipe (`Process.stdin`, `Process.stdout`), False
+    /dev/null, None that of this process; or give an fd or an open file, which stays
+    yours.  ``stderr`` takes "tail" instead of True: its last ``tail_bytes`` are kept
+    (`Process.stderr_tail`).
 
-    ``pass_fds`` are more fds or open files that the child has, under the same numbers:
+    ``pass_fds`` are more fds or open files that the child gets, under the same numbers:
     the other ends of pipes and sockets, which you close once it has started.  They
     stay yours, and may be closed on exec.
 
-    The pipes hold 1 MiB, or what the system allows.  ``peer`` is what is known of how
-    the child reads its stdin, see `open_writer`: "reads" lets frames of a pool go
-    without a copy.  ``env`` replaces ours.
+    The pipes hold 1 MiB, or what the system allows.  ``peer`` says how the child reads
+    its stdin, see `open_writer`: with "reads" frames of a pool go without a copy.
+    ``env`` replaces the environment of this process.
 
-    Ctrl-C in the terminal reaches all of our process group.  ``start_new_group`` keeps
-    it from the child.  (On Python 3.10 the child has a session of its own then.)
+    Ctrl-C in the terminal reaches the whole process group.  With ``start_new_group`` it
+    does not reach the child.  (On Python 3.10 the child then gets its own session.)
 
     Raises:
-        FileNotFoundError, PermissionError: of the command or ``cwd``, which they name.
-        ValueError, TypeError: an argument that makes no sense.
+        FileNotFoundError, PermissionError: they name the command or ``cwd``.
+        ValueError, TypeError: an argument has a wrong value or type.
         OSError: one of ``pass_fds`` is not open.
     """
     stdio = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
@@ -81,7 +81,7 @@ def open_process(
         "env": env,
         **(NEW_GROUP if start_new_group else {}),
     }
-    flags_for(peer)  # refused at the call, if it is no kind of peer
+    flags_for(peer)  # (to refuse an unknown kind of peer at once)
 
     def spawn() -> Process:
         into = out_of = tail = None
@@ -119,7 +119,7 @@ def _argv(command: str | bytes | Sequence[Argument]) -> Any:
 
 
 def _given(name: str, value: object) -> Any:
-    """What Popen understands, for all that is not a pipe of ours."""
+    """Return Popen's value for a stdio argument that is not our pipe."""
     if value is False:
         return subprocess.DEVNULL
     if value is None or (value is True and name != "stderr"):
@@ -142,11 +142,11 @@ def _given(name: str, value: object) -> Any:
 
 
 def _checked_fd(given: int | HasFileno) -> int:
-    """The number of an open fd for the child.
+    """Return the number of an open fd for the child.
 
     Raises:
-        ValueError: one of the three that have names of their own, or a negative one.
-        OSError: it is not open; Popen would say so of the command.
+        ValueError: stdin, stdout or stderr, or a negative number.
+        OSError: it is not open; Popen's error would name the command.
     """
     fd = given if isinstance(given, int) else given.fileno()
     if isinstance(given, bool) or fd <= 2:
@@ -183,7 +183,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its process id, which may be somebody else's once it is reaped."""
+        """Its process id, which another process may get once this one is reaped."""
         return self._child.popen.pid
 
     @property
@@ -202,7 +202,7 @@ class Process:
         return await self._child.wait()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal.  Does nothing if it has ended; the same for the others."""
+        """Send a signal; this, `terminate` and `kill` do nothing if it has ended."""
         self._child.popen.send_signal(number)
 
     def terminate(self) -> None:
@@ -218,9 +218,9 @@ class Process:
     def abort(self) -> None:
         """Kill it and reap it now, and close stdin and stdout; nothing is left of it.
 
-        What was queued is lost and says `StreamClosed`, or `StreamBroken` where the
-        child's end is noticed first.  For where nothing can be awaited; may be called
-        from any thread, and again.
+        Queued messages are lost: their senders get `StreamClosed`, or `StreamBroken` if
+        they notice the child's end first.  For places where nothing can be awaited; may
+        be called from any thread, and again.
         """
         if self._child.inherited:
             return  # a forked child's copy: it is the parent's
@@ -235,7 +235,7 @@ class Process:
                 stream.abort()
 
     async def aclose(self, grace: float | None = GRACE) -> None:
-        """Send what stdin accepted, close stdin and stdout, and wait for the end.
+        """Send what stdin has accepted, close stdin and stdout, and wait for the end.
 
         After ``grace`` seconds (None: never), or at once if this is cancelled, the
         child gets SIGTERM, and SIGKILL if that does not help.  It is gone and reaped
@@ -262,7 +262,7 @@ class Process:
                 await self.stdout.aclose()
 
     async def _end(self) -> None:
-        """See to it that the child has ended, whoever cancels us."""
+        """End the child, even if this is cancelled."""
         try:
             with anyio.CancelScope(shield=True):
                 self._end_streams(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""relay: from any source to any sink, inside the kernel where that can be."""
+"""relay: from any source to any sink, inside the kernel where possible."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ def relay(
 ) -> Relay:
     """Move bytes from ``source`` to ``sink``; await what this returns for their number.
 
-    The source is a stream, or a path, an open file or an fd of one; ``offset`` is where
-    to begin in a file.  The sink is a stream or likewise a file; a path is created, or
-    emptied.  What is given open stays open.  It ends with the source, or after
+    The source is a stream, a path, an open file or an fd; ``offset`` is where to begin
+    in a file.  The sink is a stream or likewise a file; a path is created, or emptied.
+    Files and fds that you give stay open.  The relay ends with the source, or after
     ``nbytes``.
 
-    Between two streams of this package, or a file and one, the kernel moves the bytes
-    where it can: see `Relay.lane`.  A thread drives it, not the event loop.  To the
-    sink it is one message, in order with all others; with ``pieces`` others may send
-    in between, each time that the source has nothing more for the moment.  From or to
-    other streams (TLS, say) the bytes go through Python, always in pieces.
+    Between two streams of this package, or a file and such a stream, the kernel moves
+    the bytes where it can: see `Relay.lane`.  A thread drives it, not the event loop.
+    To the sink it is one message, in order with all others; with ``pieces`` others may
+    send in between, whenever the source is empty for the moment.  From or to other
+    streams (TLS, say) the bytes go through Python, always in pieces.
 
-    Cancelled, no more is taken from the source; what was taken goes out, so the message
-    ends early (`SendStream.send_file` completes it).  If the sink breaks, what was
-    taken and is not out comes with the source's next receive.
+    After a cancel no more bytes are taken from the source; those taken before go out,
+    so the message ends early (`SendStream.send_file` completes it).  If the sink
+    breaks, bytes that were taken and are not out come with the source's next receive.
 
-    A file's pages go out as they are when they are sent: one that is changed meanwhile
-    may arrive as it was or as it is.
+    The kernel reads a file's pages when it sends them: a byte that changes meanwhile
+    may arrive as it was before or after.
 
     Raises, when it is awaited:
-        StreamBroken: one of the two, as it says; ``bytes_sent`` were moved.
+        StreamBroken: the text says which of the two; ``bytes_sent`` were moved.
         StreamClosed: one of the two was closed on this side.
         BusyResourceError: another task is receiving from the source.
-        OSError: the file cannot be opened, or there is no thread.
-        ValueError: from a pipe or a file onto itself; a negative number.
+        OSError: the file cannot be opened, or no thread can start.
+        ValueError: a pipe or a file is both source and sink; a negative number.
     """
     for name, number in (("nbytes", nbytes), ("offset", offset)):
         if number is not None and number < 0:
@@ -91,10 +91,10 @@ async def _run(
 
 
 def open_sink(file: AnyFile, source: ByteReceiveStream) -> int:
-    """An fd of our own of a file; one that has a name is made, or emptied.
+    """Return our own fd for a file; a path is created, or emptied.
 
     Raises:
-        ValueError: it is the source, and stays as it is.
+        ValueError: it is the source; it is not changed.
         OSError: it cannot be opened.
     """
     is_named = isinstance(file, (str, bytes, os.PathLike))
@@ -120,7 +120,7 @@ def open_sink(file: AnyFile, source: ByteReceiveStream) -> int:
 async def _in_pieces(
     relay: Relay, source: ReceiveStream, sink: SendStream, nbytes: int | None
 ) -> int:
-    """What the source has at a time is one message; of a file, a piece of it."""
+    """Send as messages the bytes that the source has at a time, or a file's pieces."""
     fd = source.fileno()
     is_file = fd >= 0 and stat.S_ISREG(os.fstat(fd).st_mode)
     while nbytes is None or relay.moved < nbytes:
@@ -135,14 +135,14 @@ async def _in_pieces(
 
 
 async def _something(source: ReceiveStream, sink: SendStream) -> None:
-    """Return when the source has something, or either has come to its end."""
+    """Return when the source has bytes, or one of the two has ended."""
     loop = current_loop()
     with (
         anyio.CancelScope() as waiting,
         sink._watched(partial(call_soon, loop, waiting.cancel)),
         contextlib.suppress(anyio.EndOfStream, StreamBroken, StreamClosed),
     ):
-        await source._arrival()  # (the relay tells of an end)
+        await source._arrival()  # (the relay will report an end)
 
 
 async def _through_python(
@@ -156,7 +156,7 @@ async def _through_python(
             break
         relay._taken += len(data)
         if isinstance(sink, SendStream):
-            # What was queued goes out, also if this is cancelled while it waits.
+            # The queued bytes go out even if this is cancelled while it waits.
             ticket = sink._put_now(sink._enter(), data)
             relay._sent += len(data)
             if ticket is not None:

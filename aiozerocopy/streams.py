@@ -1,9 +1,9 @@
 """The streams: SendStream, ReceiveStream, Stream for both directions of a socket, and
-UnixStream, which carries open files too.
+UnixStream, which also carries open files.
 
 They are anyio's ``ByteSendStream``, ``ByteReceiveStream`` and ``ByteStream``, so all
-that is built for those works over them.  How each is done: `_core.sending`,
-`_core.receiving`, and `_core.lifetime` for what they share.
+code for those works with them.  `_core.sending` and `_core.receiving` implement them,
+and `_core.lifetime` their common part.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ class Stream(SendStream, ReceiveStream, ByteStream):
 
     @property
     def _raw_socket(self) -> socket.socket:
-        """Our fd as a socket object: look at it, set options, leave the I/O to us."""
+        """Our fd as a socket object: ask it, set options, but do no I/O with it."""
         if self._closed:
             raise StreamClosed("the stream is closed")
         if self._socket is None:
             self._socket = socket.socket(fileno=self.fileno())
             if not os.get_blocking(self.fileno()):
-                self._socket.setblocking(False)  # (only so that it says so)
+                self._socket.setblocking(False)  # (so that its timeout fits the fd)
         return self._socket
 
     @property
@@ -102,10 +102,10 @@ class Stream(SendStream, ReceiveStream, ByteStream):
 
 
 class UnixStream(Stream):
-    """A connected Unix socket, which carries open files too.
+    """A connected UNIX socket, which also carries open files.
 
     It counts as an `anyio.abc.UNIXSocketStream`.  Fds come with certain bytes: if
-    `receive` gets those, the kernel closes the fds.
+    `receive` gets those bytes, the kernel closes the fds.
     """
 
     _fds: Any = None  # fds received with the unread bytes
@@ -113,15 +113,15 @@ class UnixStream(Stream):
     async def send_fds(self, message: Buffer, fds: Collection[int | HasFileno]) -> None:
         """Send a message, and with its first byte open files: fds, files or sockets.
 
-        It goes in order with all that is sent.  The files are duplicated when the call
-        begins, so they are yours all the time; the peer gets duplicates of its own.
+        It keeps its place among all messages.  The files are duplicated when the call
+        begins, so they are always yours; the peer gets duplicates of its own.
         Cancelled before the first byte was out, it sends neither; cancelled later, the
         files are out, and the rest of the message follows as in `send`.
 
         Raises:
             ValueError: no message, no fds, or more than 253.
-            OSError: one of them is not open, no more can be opened, or too many are on
-                their way to others.
+            OSError: an fd is not open, no more can be opened, or this user has too many
+                fds in flight.
             others: as `send`.
         """
         copies = duplicates(fds)
@@ -132,11 +132,11 @@ class UnixStream(Stream):
     async def receive_fds(self, msglen: int, maxfds: int) -> tuple[bytes, list[int]]:
         """Return the next 1 to ``msglen`` bytes, and the fds that came with them.
 
-        There may be none.  They are yours, to be closed, and are closed on exec.
-        Cancelled, it loses nothing: bytes and fds that had arrived come with the next.
+        There may be no fds.  They are yours to close, and are closed on exec.  A
+        cancelled call loses nothing: bytes and fds that had arrived come with the next.
 
         Raises:
-            ValueError: what was expected is negative, or more than 253 fds.
+            ValueError: ``msglen`` is negative, or ``maxfds`` not from 1 to 253.
             OSError: more fds came than ``maxfds``.  All were closed; the bytes come
                 with the next receive.
             others: as `receive`.
@@ -187,7 +187,7 @@ UNIXSocketStream.register(UnixStream)
 
 
 def _plain_address(address: Any) -> Any:
-    """As anyio gives it: (host, port), or a path as str."""
+    """Return an address in anyio's form: (host, port), or a path as str."""
     if not isinstance(address, tuple):
         return os.fsdecode(address)
     host, port, *more = address

@@ -1,10 +1,10 @@
-"""Streams in trio's own words: `as_trio`.
+"""Streams for trio: `as_trio`.
 
-They are `trio.abc` streams over a stream of ours, and close it with them.  Where trio
-and anyio have an exception each, trio's is raised, and ours is its cause.
+They are `trio.abc` streams over our streams, and closing them closes ours.  If trio has
+an exception of its own for anyio's, it is raised, and anyio's is its cause.
 
-Trio allows one task at a time to send.  So a stream that has such a face refuses a
-second sender, also one that calls the stream itself.
+Trio allows one task at a time to send.  So our stream then refuses a second sender,
+even one that calls our stream itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _in_words_of_trio() -> Iterator[None]:
 
 
 class _Wait:
-    """A wait for room to send in, as one of the calls that must be alone."""
+    """A wait for room, as one of the calls that must be alone."""
 
     done = False
 
@@ -57,11 +57,11 @@ class TrioSendStream(trio.abc.SendStream):
     async def send_all(self, data: Buffer) -> None:
         """Send a buffer as one message; when this returns it is yours again.
 
-        A cancel acts as in `SendStream.send`, which says more than trio asks for: what
-        had not begun leaves no trace, and the rest of what had begun still goes out.
+        A cancel acts as in `SendStream.send`, which promises more than trio: a message
+        that had not begun leaves no trace, and one that had begun still goes out.
 
         Raises:
-            trio.BrokenResourceError, trio.ClosedResourceError: as trio has them.
+            trio.BrokenResourceError, trio.ClosedResourceError: as trio documents.
             trio.BusyResourceError: another task sends, or waits for room.
         """
         with _in_words_of_trio():
@@ -81,22 +81,22 @@ class TrioSendStream(trio.abc.SendStream):
                     await _wait_for_room(self._sender.fileno())
             finally:
                 wait.done = True
-        finally:  # (an exception of a signal's handler may have hit the line above)
+        finally:  # (a signal handler may have raised in the line above)
             wait.done = True
 
     async def aclose(self) -> None:
         """Send what was accepted, then close.  Cancelled, it closes at once.
 
         Raises:
-            trio.BrokenResourceError: something that was accepted could not be sent.
+            trio.BrokenResourceError: an accepted message could not be sent.
         """
         with _in_words_of_trio():
             await self._sender.aclose()
 
     def fileno(self) -> int:
-        """The stream's own fd; -1 if closed.
+        """Return the stream's own fd; -1 if closed.
 
-        A task that waits for it in trio is told before it closes.
+        A task that waits for the fd in trio is woken before it closes.
         """
         return self._sender.fileno()
 
@@ -104,7 +104,7 @@ class TrioSendStream(trio.abc.SendStream):
 async def _wait_for_room(fd: int) -> None:
     try:
         await trio.lowlevel.wait_writable(fd)
-    except PermissionError:  # epoll does not know regular files: they always have it
+    except PermissionError:  # a regular file, which epoll refuses, always has room
         await trio.lowlevel.checkpoint()
 
 
@@ -117,10 +117,10 @@ class TrioReceiveStream(trio.abc.ReceiveStream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Return the next 1 to ``max_bytes`` bytes; ``b""`` at the end of the stream.
 
-        Cancelled, it loses nothing: what had arrived comes with the next call.
+        Cancelled, it loses nothing: the bytes that had arrived come with the next call.
 
         Raises:
-            trio.BrokenResourceError, trio.ClosedResourceError: as trio has them.
+            trio.BrokenResourceError, trio.ClosedResourceError: as trio documents.
             trio.BusyResourceError: another task is receiving.
         """
         size = RECEIVE_SIZE if max_bytes is None else operator.index(max_bytes)
@@ -136,7 +136,7 @@ class TrioReceiveStream(trio.abc.ReceiveStream):
             await self._receiver.aclose()
 
     def fileno(self) -> int:
-        """As `TrioSendStream.fileno`."""
+        """Return the fd, as `TrioSendStream.fileno`."""
         return self._receiver.fileno()
 
 
@@ -164,14 +164,14 @@ def as_trio(stream: SendStream) -> TrioSendStream: ...
 @overload
 def as_trio(stream: ReceiveStream) -> TrioReceiveStream: ...
 def as_trio(stream: SendStream | ReceiveStream) -> TrioSendStream | TrioReceiveStream:
-    """The stream as one of trio's, for `trio.SSLStream` and all else that takes those.
+    """Return the stream as one of trio's, for `trio.SSLStream` and other code of trio.
 
     A `Stream` becomes a `trio.abc.HalfCloseableStream`, a `SendStream` a
     `trio.abc.SendStream`, a `ReceiveStream` a `trio.abc.ReceiveStream`.  Closing it
-    closes the stream.  From here on one task at a time may send, as trio has it.
+    closes the stream.  From here on one task at a time may send, as trio requires.
 
     Raises:
-        TypeError: none of these.
+        TypeError: not a stream of aiozerocopy.
         ModuleNotFoundError: trio is not installed (when `as_trio` is first looked up).
     """
     if isinstance(stream, Stream):

@@ -1,43 +1,43 @@
 /* azc_ring.h - records from one process to another through shared memory.
  *
- * This header is all that a C11 or C++17 program needs (gcc or clang, Linux).  What lies
- * where, in the memory and in the messages of the handshake, is in
- * docs/pages/ring-layout.md, also for programs in other languages.
+ * This header is all that a C11 or C++17 program needs (gcc or clang, Linux).  For
+ * programs in other languages docs/pages/ring-layout.md describes the layout of the
+ * memory and of the messages of the handshake.
  *
  * One side, the producer, writes records; the other, the consumer, reads them in that
- * order.  Each has an azc_ring of its own, which is not locked: one thread at a time.
- * Every function returns >= 0 or -errno; EINTR never leaves.
+ * order.  Each has an azc_ring of its own, which only one thread may use at a time.
+ * Every function returns >= 0 or -errno, and never -EINTR.
  *
- * Positions only grow.  What the producer has committed ends at its index, what the
- * consumer has released ends at its own: between the two lies what is the consumer's, all
- * else is the producer's.  A header says its position, plus one: neither zeros nor a
- * record of an earlier lap can be taken for one.  The data is mapped twice, side by side,
- * so that a record which goes on at the beginning is one piece all the same.
+ * Positions only grow.  The producer's index is the end of what it has committed, the
+ * consumer's the end of what it has released.  The bytes between the two belong to the
+ * consumer, all others to the producer.  A header contains its own position plus one, so
+ * neither zeros nor a record of an earlier lap can pass for one.  The data is mapped
+ * twice, side by side, so that a record which wraps around is still one piece.
  *
  * Sleeping.  A side that finds nothing to do stores the index that it waits for into its
  * wake_at, makes a full fence, looks at the other's index once more, and only then sleeps
  * until its doorbell (an eventfd) rings.  The other stores its index, makes a full fence,
- * and then looks at wake_at.  One of the two fences is the first: so either the sleeper
+ * and then looks at wake_at.  One of the two fences comes first: so either the sleeper
  * sees the new index, or the other sees wake_at and rings.  It rings once for each
  * wake_at; a side that waits for the same index again finds that it was reached.  Empty
  * the doorbell before looking, never between looking and sleeping.
  *
- * The end.  A side that closes says so in `left`, after its last index, and rings.  The
- * socket of the handshake stays open meanwhile, so that a death, at any instruction, is
- * seen as its end.  What had been committed before is still received first.
+ * The end.  A side that closes sets `left`, after its last index, and rings.  The socket
+ * of the handshake stays open as long as the ring, so its end shows that a peer has died,
+ * at whatever instruction.  What was committed before is still received first.
  *
  * What a hostile peer can do.  It maps the same pages for writing and keeps them for as
  * long as it likes (F_SEAL_FUTURE_WRITE would forbid us to map our words, too).  So it
  * may send nonsense, change a record while it is read (copy what you check before you
  * use it), change the words and the records of both sides, punch holes (which read as
- * zeros), and ring for nothing or never.  It cannot make us read or write outside of
- * the mapping, raise SIGBUS (the seals forbid to shrink the file), or loop: every word
- * is loaded once into a local, checked, and never loaded again for the same decision.
- * The first that is wrong ends the ring with -EPROTO for our side.  Nor can it make us
- * wait, although it shares the doorbells' descriptions, may fill them and take
- * O_NONBLOCK from them: they are read and rung by calls that never wait.  (Before Linux
- * 5.8, or where a sandbox forbids io_setup, poll is asked first, so that a peer which
- * changes both between two calls of ours can.)
+ * zeros), and ring for nothing or never.  It cannot make us read or write outside the
+ * mapping, raise SIGBUS (the seals forbid shrinking the file), or loop: every word is
+ * loaded once into a local, checked, and never loaded again for the same decision.  The
+ * first wrong word ends the ring with -EPROTO for our side.  Nor can it make us wait: it
+ * shares the open files of the doorbells, and can fill them and clear their O_NONBLOCK,
+ * but we read and ring them by calls that never wait.  (Before Linux 5.8, or where a
+ * sandbox forbids io_setup, we call poll first; a peer that fills a doorbell and clears
+ * O_NONBLOCK between two of our calls can make us wait.)
  */
 #ifndef AZC_RING_H
 #define AZC_RING_H
@@ -62,7 +62,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Tests put other memory here, and count what is rung. */
+/* Tests replace these, to use other memory and to count the rings. */
 #ifndef AZC_RING_LOAD
 #define AZC_RING_LOAD(at)         __atomic_load_n(at, __ATOMIC_ACQUIRE)
 #define AZC_RING_STORE(at, value) __atomic_store_n(at, value, __ATOMIC_RELEASE)
@@ -82,7 +82,7 @@ enum {
     AZC_RING_MOST_BITS = 40,     /* of a capacity */
     AZC_RING_FDS = 3,            /* the memory, our doorbell, the other's */
     AZC_RING_SLACK_MS = 1,       /* see azc_ring_await_room */
-    AZC_RING_CONFIRM_MS = 10000, /* for the other's part in the handshake */
+    AZC_RING_CONFIRM_MS = 10000, /* how long the handshake waits for the other */
 };
 
 /* Why -EPROTO: azc_ring.fault. */
@@ -90,11 +90,11 @@ enum {
     AZC_RING_NO_FAULT = 0,
     AZC_RING_BAD_INDEX = 1,  /* it went back, too far, or is no multiple of 64 */
     AZC_RING_BAD_HEADER = 2, /* there is none where a record begins */
-    AZC_RING_BAD_LENGTH = 3, /* the record ends behind the producer's index */
+    AZC_RING_BAD_LENGTH = 3, /* the record ends after the producer's index */
     AZC_RING_BAD_SOCKET = 4, /* something was sent after the handshake */
 };
 
-/* The words of one side, written by it alone. */
+/* The words of one side, which only that side writes. */
 typedef struct azc_ring_side {
     uint64_t index; /* committed, or released, up to here */
     unsigned char unused[120];
@@ -114,33 +114,33 @@ typedef struct azc_ring_page {
 } azc_ring_page;
 
 typedef struct azc_ring_header {
-    uint64_t stamp; /* its position plus one */
+    uint64_t stamp; /* the header's position plus one */
     uint32_t size;  /* of the payload */
     uint32_t type_id;
 } azc_ring_header;
 
-/* What goes over the socket: an ask, an offer with the fds, an answer. */
+/* A message over the socket: an ask, an offer with the fds, or an answer. */
 typedef struct azc_ring_hello {
     uint64_t magic;
     uint32_t abi;
     uint32_t kind;
-    uint32_t role;  /* of who receives this offer, or wished for by who asks */
-    int32_t status; /* 0, or -errno: no ring, and why */
+    uint32_t role;  /* of the side that connects: wished for, or (an offer) given */
+    int32_t status; /* 0, or -errno: why there is no ring */
     uint64_t capacity;
 } azc_ring_hello;
 
 enum { AZC_RING_ASK = 1, AZC_RING_OFFER = 2, AZC_RING_ANSWER = 3 };
 enum { AZC_RING_ANY = 0, AZC_RING_PRODUCER = 1, AZC_RING_CONSUMER = 2 };
 
-/* One side's own knowledge.  Make it with azc_ring_create or azc_ring_attach. */
+/* What one side knows.  Make it with azc_ring_create or azc_ring_attach. */
 typedef struct azc_ring {
     azc_ring_page *page;
     unsigned char *data;
     azc_ring_side *mine, *theirs;
     uint64_t capacity;
-    uint64_t index; /* ours, as it was published */
-    uint64_t seen;  /* the other's, as it was last read and checked */
-    uint64_t next;  /* the consumer's: of the next record */
+    uint64_t index; /* ours, as last published */
+    uint64_t seen;  /* the other's, as last read and checked */
+    uint64_t next;  /* where the consumer's next record begins */
     uint64_t rung;  /* the wake_at that we have rung for */
     uint64_t calls; /* how often we rang */
     uint32_t reserved;
@@ -161,20 +161,21 @@ typedef struct azc_ring_record {
 
 /* ---- positions ----------------------------------------------------------- */
 
-/* How much of the ring a record of so many bytes takes. */
+/* How many bytes of the ring a record with a payload of this size takes. */
 static inline uint64_t azc_ring_stride(uint64_t size) {
     uint64_t step = AZC_RING_STEP;
     return (size + AZC_RING_HEADER + step - 1) / step * step;
 }
 
-/* The capacity that is made of a wish: the next power of two.  0: too much. */
+/* The capacity of a ring for which `wanted` was asked: the next power of two.  0: too
+ * much. */
 static inline uint64_t azc_ring_capacity(uint64_t wanted) {
     uint64_t capacity = AZC_RING_LEAST;
     while (capacity < wanted && capacity >> AZC_RING_MOST_BITS == 0) capacity <<= 1;
     return capacity >> AZC_RING_MOST_BITS ? 0 : capacity;
 }
 
-/* The most bytes that one record may have. */
+/* The largest payload of one record. */
 static inline uint64_t azc_ring_largest(const azc_ring *ring) {
     uint64_t most = ring->capacity - AZC_RING_HEADER;
     return most < UINT32_MAX ? most : UINT32_MAX;
@@ -207,7 +208,7 @@ static inline int azc_ring__look(azc_ring *ring) {
     return 0;
 }
 
-/* As it is now, and not checked: to look for news. */
+/* The other's index now, unchecked: only to see whether it has changed. */
 static inline uint64_t azc_ring_index_of_peer(const azc_ring *ring) {
     return AZC_RING_LOAD(&ring->theirs->index);
 }
@@ -224,8 +225,8 @@ static inline int azc_ring__is_ready(int fd, short events) {
     return poll(&it, 1, 0) > 0;
 }
 
-/* 0 once the request was taken, which does not wait.  Its context is this process's; in
- * a forked child the parent's gives -EINVAL, and the child makes its own. */
+/* Submits the request, without waiting; 0 if the kernel took it.  The context belongs to
+ * one process: in a forked child the parent's gives EINVAL, and the child makes its own. */
 static inline int azc_ring__submit(struct iocb *request) {
     static aio_context_t shared;
     const aio_context_t never = 1; /* the kernel does not know such requests */
@@ -234,7 +235,7 @@ static inline int azc_ring__submit(struct iocb *request) {
     struct timespec now = {0, 0};
     if (known == never) return -1;
     if (known && syscall(SYS_io_submit, known, 1L, &request) == 1) return 0;
-    if (known && errno == EAGAIN) { /* full of those that are over */
+    if (known && errno == EAGAIN) { /* full of finished requests */
         syscall(SYS_io_getevents, known, 0L, 64L, over, &now);
         return syscall(SYS_io_submit, known, 1L, &request) == 1 ? 0 : -1;
     }
@@ -247,9 +248,9 @@ static inline int azc_ring__submit(struct iocb *request) {
     return is_taken ? 0 : -1;
 }
 
-/* Adds one to the other's doorbell.  write() could wait, and RWF_NOWAIT is for reading
- * an eventfd only; but the end of an asynchronous request adds one and never waits.
- * This request waits until the bell is ready to be read or written: it always is. */
+/* Adds one to the other's doorbell.  write() could wait, and an eventfd knows RWF_NOWAIT
+ * for reads only; but the end of an asynchronous request adds one and never waits.  This
+ * request ends when the bell can be read or written, which it always can. */
 static inline void azc_ring__knock(azc_ring *ring) {
     uint32_t bell = (uint32_t)ring->their_bell;
     uint64_t one = 1;
@@ -288,7 +289,7 @@ static inline int azc_ring__arm(azc_ring *ring, uint64_t wake_at) {
 
 /* ---- the producer -------------------------------------------------------- */
 
-/* Room for a record of so many bytes, to be filled in and committed.
+/* Reserves room for a record of `size` bytes, to be filled in and committed.
  *   -EAGAIN   the ring is full          -EMSGSIZE  see azc_ring_largest
  *   -EPIPE    the consumer has closed   -EBUSY     one is reserved already
  *   -EPROTO   the peer broke the rules */
@@ -309,7 +310,7 @@ static inline int azc_ring_reserve(azc_ring *ring, uint64_t size, void **payload
     return 0;
 }
 
-/* Gives what was reserved to the consumer, or the first `size` bytes of it.
+/* Gives the first `size` bytes of the reserved room to the consumer, as a record.
  *   -EINVAL   nothing, or less, was reserved */
 static inline int azc_ring_commit(azc_ring *ring, uint64_t size, uint32_t type_id) {
     if (!ring->is_reserved || size > ring->reserved) return -EINVAL;
@@ -322,13 +323,13 @@ static inline int azc_ring_commit(azc_ring *ring, uint64_t size, uint32_t type_i
     return 0;
 }
 
-/* Forgets what was reserved. */
+/* Gives the reserved room up. */
 static inline void azc_ring_rollback(azc_ring *ring) { ring->is_reserved = 0; }
 
-/* Before sleeping until there is room for so many bytes, and for `slack` more in the
- * ring: see azc_ring__arm.  With slack a consumer that releases one record after the
- * other need not ring for each; but it may hold records and release no more, so sleep
- * for AZC_RING_SLACK_MS then, and without slack after that. */
+/* Arms the doorbell for room for `size` bytes, and for `slack` more in the ring; returns
+ * as azc_ring__arm.  With slack a consumer that releases one record after the other need
+ * not ring for each.  But it may hold records and release no more: so with slack sleep
+ * for AZC_RING_SLACK_MS only, and then arm the doorbell again without. */
 static inline int azc_ring_await_room(azc_ring *ring, uint64_t size, uint64_t slack) {
     if (ring->fault) return -EPROTO;
     uint64_t stride = azc_ring_stride(size);
@@ -336,7 +337,7 @@ static inline int azc_ring_await_room(azc_ring *ring, uint64_t size, uint64_t sl
     return azc_ring__arm(ring, ring->index + stride + slack - ring->capacity);
 }
 
-/* How much that is by default. */
+/* The default for `slack`. */
 static inline uint64_t azc_ring_slack(const azc_ring *ring) {
     return ring->capacity / 8;
 }
@@ -344,12 +345,12 @@ static inline uint64_t azc_ring_slack(const azc_ring *ring) {
 /* ---- the consumer -------------------------------------------------------- */
 
 /* Takes the next record.
- *   1         here it is               0        none will come: the end
+ *   1         it was taken             0        no more will come: the end
  *   -EAGAIN   the ring is empty        -EPROTO  the peer broke the rules */
 static inline int azc_ring_take(azc_ring *ring, azc_ring_record *record) {
     if (ring->fault) return -EPROTO;
     if (ring->next == ring->seen) {
-        /* (what was committed last precedes `left`) */
+        /* (`left` first: it is set after the last index) */
         int has_left = azc_ring_has_left(ring), r = azc_ring__look(ring);
         if (r < 0) return r;
         if (ring->next == ring->seen) return has_left ? 0 : -EAGAIN;
@@ -368,14 +369,14 @@ static inline int azc_ring_take(azc_ring *ring, azc_ring_record *record) {
 }
 
 /* Gives all records that end at `end` or before back to the producer.
- *   -EINVAL   they were given back, or never taken */
+ *   -EINVAL   they were given back before, or never taken */
 static inline int azc_ring_release(azc_ring *ring, uint64_t end) {
     if (end <= ring->index || end > ring->next) return -EINVAL;
     azc_ring__publish(ring, end);
     return 0;
 }
 
-/* Before sleeping until there is a record: see azc_ring__arm. */
+/* Arms the doorbell for the next record; returns as azc_ring__arm. */
 static inline int azc_ring_await_record(azc_ring *ring) {
     if (ring->fault) return -EPROTO;
     return azc_ring__arm(ring, ring->next + AZC_RING_STEP);
@@ -383,7 +384,7 @@ static inline int azc_ring_await_record(azc_ring *ring) {
 
 /* ---- waiting, for a program that may block -------------------------------- */
 
-/* Empties our doorbell, if it rings.  Then look; only then sleep. */
+/* Empties our doorbell, if it rings.  Look again after it, and only then sleep. */
 static inline void azc_ring_clear(azc_ring *ring) {
     uint64_t count;
     struct iovec into = {&count, sizeof count};
@@ -396,7 +397,7 @@ static inline void azc_ring_clear(azc_ring *ring) {
     }
 }
 
-/* Has the other side's socket ended?  Once the ring is empty then, it is broken.
+/* Has the other side's socket ended?  Then the ring is broken once it is empty.
  *   -EPROTO   something was sent there */
 static inline int azc_ring_is_gone(azc_ring *ring) {
     char byte;
@@ -414,7 +415,7 @@ static inline int64_t azc_ring__now_ms(void) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Sleeps until one of the fds is ready; a deadline of 0 is none. */
+/* Sleeps until one of the fds is ready; with a deadline of 0 for ever. */
 static inline int azc_ring__poll(struct pollfd *fds, nfds_t n, int64_t deadline) {
     for (;;) {
         int64_t left = deadline ? deadline - azc_ring__now_ms() : -1;
@@ -441,7 +442,7 @@ static inline int64_t azc_ring__deadline(int timeout_ms) {
     return timeout_ms < 0 ? 0 : azc_ring__now_ms() + timeout_ms;
 }
 
-/* Reserves, and waits for room; a negative timeout is for ever.
+/* Reserves, and waits for room; with a negative timeout for ever.
  *   -ETIMEDOUT, -EPIPE (the consumer is gone), and as azc_ring_reserve */
 static inline int azc_ring_reserve_wait(azc_ring *ring, uint64_t size, void **payload,
                                         int timeout_ms) {
@@ -471,7 +472,7 @@ static inline int azc_ring_send(azc_ring *ring, const void *data, uint64_t size,
     return azc_ring_commit(ring, size, type_id);
 }
 
-/* Takes the next record, and waits for it; a negative timeout is for ever.
+/* Takes the next record, and waits for it; with a negative timeout for ever.
  *   -EPIPE   the producer died, and all that it had committed was taken
  *   -ETIMEDOUT, and as azc_ring_take */
 static inline int azc_ring_receive(azc_ring *ring, azc_ring_record *record,
@@ -497,7 +498,7 @@ static inline void azc_ring__empty(azc_ring *ring, int role, uint64_t capacity) 
     ring->memory = ring->bell = ring->their_bell = ring->socket = -1;
 }
 
-/* The sides of a page that is mapped. */
+/* Finds both sides in the mapped page. */
 static inline void azc_ring__sit_down(azc_ring *ring) {
     azc_ring_page *page = ring->page;
     int sends = ring->role == AZC_RING_PRODUCER;
@@ -539,7 +540,7 @@ static inline void azc_ring__close_fd(int *fd) {
     *fd = -1;
 }
 
-/* Closes the fds.  The peer sees our death, unless azc_ring_leave was called. */
+/* Closes the fds.  To the peer we have died, unless azc_ring_leave was called. */
 static inline void azc_ring_drop(azc_ring *ring) {
     azc_ring__close_fd(&ring->memory);
     azc_ring__close_fd(&ring->bell);
@@ -547,7 +548,7 @@ static inline void azc_ring_drop(azc_ring *ring) {
     azc_ring__close_fd(&ring->socket);
 }
 
-/* Tells the other side that we have closed, which is no fault. */
+/* Tells the other side that we close the ring, so that it does not take us for dead. */
 static inline void azc_ring_leave(azc_ring *ring) {
     AZC_RING_STORE(&ring->mine->left, 1);
     AZC_RING_FENCE();
@@ -559,7 +560,7 @@ static inline void azc_ring_hang_up(azc_ring *ring) {
     if (ring->socket >= 0) shutdown(ring->socket, SHUT_RDWR);
 }
 
-/* The end of a ring, for good. */
+/* Leaves the ring, closes its fds and unmaps its memory. */
 static inline void azc_ring_close(azc_ring *ring) {
     if (ring->page && ring->their_bell >= 0) azc_ring_leave(ring);
     azc_ring_drop(ring);
@@ -568,13 +569,13 @@ static inline void azc_ring_close(azc_ring *ring) {
 
 enum { AZC_RING_SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
-/* Memory of that size, all of it there: no lack of memory kills us later. */
+/* Gives the file this size and all its memory, so that no lack of it kills us later. */
 static inline int azc_ring__allocate(int fd, uint64_t bytes) {
     struct rlimit limit;
     uint64_t pages = (uint64_t)sysconf(_SC_PHYS_PAGES);
     int r;
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur)
-        return -EFBIG; /* (it would raise a signal that kills) */
+        return -EFBIG; /* (ftruncate would raise SIGXFSZ) */
     if (bytes / (uint64_t)sysconf(_SC_PAGESIZE) >= pages) return -ENOMEM;
     if (ftruncate(fd, (off_t)bytes) < 0) return -errno;
     do r = fallocate(fd, 0, 0, (off_t)bytes);
@@ -583,8 +584,8 @@ static inline int azc_ring__allocate(int fd, uint64_t bytes) {
     return fcntl(fd, F_ADD_SEALS, AZC_RING_SEALS) < 0 ? -errno : 0;
 }
 
-/* Gives back the memory of an offer that was not taken.  A visitor that has left may
- * still have its fds, which would keep the memory. */
+/* Frees the memory of an offer that was not taken: the visitor may still have its fds,
+ * which would keep the memory. */
 static inline void azc_ring_withdraw(const azc_ring *ring) {
     int how = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
     off_t bytes = (off_t)(AZC_RING_PAGE_BYTES + ring->capacity);
@@ -609,8 +610,8 @@ static inline int azc_ring__make(azc_ring *ring) {
     return 0;
 }
 
-/* A new ring, of the capacity that azc_ring_capacity makes of `wanted`; our side of
- * it, whose role is AZC_RING_PRODUCER or AZC_RING_CONSUMER.
+/* Makes a new ring, of the capacity azc_ring_capacity(wanted), and our side of it, whose
+ * role is AZC_RING_PRODUCER or AZC_RING_CONSUMER.
  *   -EFBIG   too much for any ring, or for RLIMIT_FSIZE
  *   -ENOMEM  too much for this machine            -EMFILE and others, as usual */
 static inline int azc_ring_create(azc_ring *ring, uint64_t wanted, int role) {
@@ -641,9 +642,9 @@ static inline int azc_ring__check(const azc_ring *ring) {
     return 0;
 }
 
-/* Our side of a ring that another has made.  The fds (the memory, our doorbell, the
- * other's) are the ring's from here on, and closed if this fails.
- *   -EPERM   the memory is not sealed     -EPROTO  not what was promised */
+/* Makes our side of a ring that the other side has made.  The fds (the memory, our
+ * doorbell, the other's) belong to the ring from here on, and are closed if this fails.
+ *   -EPERM   the memory is not sealed     -EPROTO  it is not as promised */
 static inline int azc_ring_attach(azc_ring *ring, uint64_t capacity, int role,
                                   const int fds[AZC_RING_FDS]) {
     azc_ring__empty(ring, role, capacity);
@@ -670,10 +671,10 @@ static inline int azc_ring_attach(azc_ring *ring, uint64_t capacity, int role,
 /* ---- the handshake --------------------------------------------------------
  *
  * Over a connected SOCK_SEQPACKET socket of AF_UNIX, one message each:
- *   who connects   asks, for a role or for any
- *   who listens    offers the ring with its fds, or says why not
- *   who connects   answers that it has checked and mapped it, or why not
- * The functions may be called on a non-blocking socket: -EAGAIN, try again later.
+ *   the client     asks for a role, or for any
+ *   the listener   offers the ring with its fds, or says why not
+ *   the client     answers that it has checked and mapped it, or why not
+ * On a non-blocking socket these functions return -EAGAIN: try again later.
  */
 
 static inline int azc_ring__say(int socket, int kind, int role, int status,
@@ -711,7 +712,7 @@ static inline int azc_ring__say(int socket, int kind, int role, int status,
     return n < 0 ? -errno : 0;
 }
 
-/* Takes the fds out of a message; more than expected, or cut off, is -EPROTO. */
+/* Takes the fds out of a message; -EPROTO if there are too many, or they were cut off. */
 static inline int azc_ring__fds(struct msghdr *message, int *fds, int most) {
     int count = 0, r = message->msg_flags & MSG_CTRUNC ? -EPROTO : 0;
     struct cmsghdr *each = CMSG_FIRSTHDR(message);
@@ -734,14 +735,14 @@ static inline int azc_ring__fds(struct msghdr *message, int *fds, int most) {
     return r < 0 ? r : count;
 }
 
-/* Receives a message; returns how many fds came, all or none of `most`. */
+/* Receives a message; returns how many fds came: `most`, or none. */
 static inline int azc_ring__hear(int socket, azc_ring_hello *hello, int kind, int *fds,
                                  int most) {
     struct iovec vec = {hello, sizeof *hello};
     struct msghdr message;
     union {
         struct cmsghdr header;
-        char room[CMSG_SPACE(8 * sizeof(int))]; /* (surplus ones are counted) */
+        char room[CMSG_SPACE(8 * sizeof(int))]; /* (more than any message has) */
     } control;
     ssize_t n;
     memset(&message, 0, sizeof message);
@@ -767,13 +768,13 @@ static inline int azc_ring__hear(int socket, azc_ring_hello *hello, int kind, in
     return r;
 }
 
-/* The first message, by who has connected. */
+/* Client: asks for a role. */
 static inline int azc_ring_ask(int socket, int role) {
     return azc_ring__say(socket, AZC_RING_ASK, role, 0, NULL);
 }
 
-/* Who listens reads it.  *role is what the other wants to be.
- *   -EPROTONOSUPPORT   of another ABI version; say so with azc_ring_refuse */
+/* Listener: reads the request; *role is what the client wants to be.
+ *   -EPROTONOSUPPORT   it has another ABI version; say so with azc_ring_refuse */
 static inline int azc_ring_hear_ask(int socket, int *role) {
     azc_ring_hello hello;
     int r = azc_ring__hear(socket, &hello, AZC_RING_ASK, NULL, 0);
@@ -782,18 +783,18 @@ static inline int azc_ring_hear_ask(int socket, int *role) {
     return hello.role <= AZC_RING_CONSUMER ? 0 : -EPROTO;
 }
 
-/* And offers the ring that it has made, */
+/* Listener: offers the ring that it has made. */
 static inline int azc_ring_offer(int socket, const azc_ring *ring) {
     int role = AZC_RING_PRODUCER + AZC_RING_CONSUMER - ring->role;
     return azc_ring__say(socket, AZC_RING_OFFER, role, 0, ring);
 }
 
-/* or says why there is none: -errno. */
+/* Listener: says why there is no ring; status is -errno. */
 static inline int azc_ring_refuse(int socket, int status) {
     return azc_ring__say(socket, AZC_RING_OFFER, 0, status, NULL);
 }
 
-/* Who has connected takes the offer.  The socket stays the caller's.
+/* Client: takes the offer.  The socket stays the caller's.
  *   -EPROTO, -EPERM   as azc_ring_attach; others: why the listener refused */
 static inline int azc_ring_hear_offer(int socket, azc_ring *ring) {
     azc_ring_hello hello;
@@ -805,24 +806,24 @@ static inline int azc_ring_hear_offer(int socket, azc_ring *ring) {
     return azc_ring_attach(ring, hello.capacity, (int)hello.role, fds);
 }
 
-/* And answers, with 0 or with -errno. */
+/* Client: answers, with 0 or with -errno. */
 static inline int azc_ring_answer(int socket, int status) {
     return azc_ring__say(socket, AZC_RING_ANSWER, 0, status, NULL);
 }
 
-/* Who listens reads that.  Then both sides watch the socket. */
+/* Listener: reads the answer.  After it both sides call azc_ring_watch. */
 static inline int azc_ring_hear_answer(int socket) {
     azc_ring_hello hello;
     return azc_ring__hear(socket, &hello, AZC_RING_ANSWER, NULL, 0);
 }
 
-/* Keeps a duplicate of the socket, whose end tells the other side's death. */
+/* Keeps a duplicate of the socket, which ends when the other side dies. */
 static inline int azc_ring_watch(azc_ring *ring, int socket) {
     ring->socket = fcntl(socket, F_DUPFD_CLOEXEC, 0);
     return ring->socket < 0 ? -errno : 0;
 }
 
-/* 0: the other process is the same user's.  -EACCES: it is not. */
+/* 0: the other process belongs to our user.  -EACCES: it does not. */
 static inline int azc_ring_check_user(int socket) {
     struct ucred peer;
     socklen_t n = sizeof peer;
@@ -830,7 +831,7 @@ static inline int azc_ring_check_user(int socket) {
     return peer.uid == geteuid() ? 0 : -EACCES;
 }
 
-/* ---- the same, for a program that may block -------------------------------- */
+/* ---- the handshake, for a program that may block ---------------------------- */
 
 static inline int azc_ring__address(struct sockaddr_un *address, const char *path) {
     memset(address, 0, sizeof *address);
@@ -868,8 +869,8 @@ static inline int azc_ring__welcome(azc_ring *ring, int socket, int wanted,
     return r;
 }
 
-/* Listens at a path until one has come with whom the ring works, and be it the second.
- * A file that is there already is the caller's to remove.
+/* Listens at a path until the handshake with a client succeeds; only -EFBIG, -ENOMEM and
+ * -EMFILE end this earlier.  The caller must remove a file that is already there.
  *   -EADDRINUSE   there is such a file;  others, as usual */
 static inline int azc_ring_listen(azc_ring *ring, const char *path, uint64_t capacity,
                                   int role) {
@@ -912,7 +913,7 @@ static inline int azc_ring_connect(azc_ring *ring, const char *path, int role) {
     if (connect(other, (struct sockaddr *)&address, sizeof address) < 0) r = -errno;
     if (r == 0) r = azc_ring_check_user(other);
     if (r == 0) r = azc_ring_ask(other, role);
-    if (r == -EPIPE) r = 0; /* who has refused us at once has said why */
+    if (r == -EPIPE) r = 0; /* it has refused us already, and its offer says why */
     if (r == 0) r = azc_ring__readable(other, deadline);
     if (r == 0) {
         r = azc_ring_hear_offer(other, ring);

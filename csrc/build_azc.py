@@ -22,7 +22,7 @@ portable = os.environ.get("AZC_PORTABLE") == "1"
 sabotage = os.environ.get("AZC_SABOTAGE") == "1"
 
 
-# A file for each kind of processor, empty on the others.
+# The kinds of processors; each has a file of its own, which is empty on the others.
 KINDS = ("plain", "avx2", "neon")
 RING = () if portable else ("ring",)
 HEADERS = ("azc.h", *(f"{name}.h" for name in RING))
@@ -30,14 +30,14 @@ HEADERS += ("colour/yuv.h", "python/messages.h")
 
 
 def declarations() -> str:
-    """The C contract as cffi reads it: the headers less the preprocessor's lines."""
+    """Return the C contract for cffi: the headers without the preprocessor's lines."""
     lines = [
         line for header in HEADERS for line in (HERE / header).read_text().splitlines()
     ]
     return IOVEC + "\n".join(line for line in lines if not line.startswith("#"))
 
 
-# Which build it is (poll, pipe and no Linux-only call, if it is portable).
+# (the portable build has poll and pipes, and no call that only Linux has)
 ours = f"enum {{ AZC_IS_PORTABLE = {int(portable)} }};\n"
 ours += "extern int azc_sabotage;\n" if sabotage else ""
 
@@ -58,13 +58,13 @@ def macros() -> list[tuple[str, str]]:
     return [(name, "1") for name, on in wanted.items() if on]
 
 
-# What a debugger needs is four fifths of the file: CFLAGS=-g keeps it.
+# Debug information is four fifths of the file; CFLAGS=-g keeps it.
 debug = "-g" in os.environ.get("CFLAGS", "").split()
 strip = [] if debug or sys.platform == "darwin" else ["-Wl,-s"]
 
 FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-fvisibility=hidden"]
 free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-# (what cffi writes has it, and its part in setuptools gives it to the compiler, too)
+# (cffi defines it in the file that it writes, and again on the compiler's command line)
 twice = ["-U_CFFI_NO_LIMITED_API"] if free_threaded else []
 
 ffibuilder = FFI()

@@ -1,4 +1,4 @@
-/* channel.c - one fd, one direction: how it is opened and found, and what may be asked.
+/* channel.c - one fd, one direction: how it is opened, found and asked for its state.
  *
  * The states and the locks are in channel.h.
  */
@@ -133,7 +133,7 @@ int azc__give_up_file(azc_file *file, int fd) {
     return fd;
 }
 
-/* (The new channel gets its number without the other's lock.) */
+/* (The new channel gets its number after the other's lock is released.) */
 int azc_open_opposite(azc_id id, azc_id *out) {
     azc_channel *channel = azc__enter(id), *opposite = NULL;
     if (!channel) return azc__why(id);
@@ -143,7 +143,7 @@ int azc_open_opposite(azc_id id, azc_id *out) {
     if (r == 0) r = give_number(opposite, out);
     if (r < 0 && opposite) {
         int fd = azc__give_up_file(opposite->file, opposite->fd);
-        if (fd >= 0) azc_sys.close(fd); /* the other was closed meanwhile */
+        if (fd >= 0) azc_sys.close(fd); /* the other channel was closed meanwhile */
         unmake(opposite);
     }
     return r;

@@ -8,10 +8,10 @@
  *
  * Its memory is released when it is CLOSED, freed and no thread is driving.
  *
- * Driving.  At most one thread at a time makes system calls on a channel.  It sets driving
- * under the lock, releases the lock for each call, and for what a receive has asked for at
- * its end, and afterwards does what was asked for meanwhile (cancel, close).  The lock is
- * released at no other point, so what a thread sees under it does not change.
+ * Driving.  At most one thread at a time makes system calls on a channel: the driver.  It
+ * sets driving under the lock, releases the lock for each call, and for the `then` of a
+ * receive, and afterwards does what other threads asked for meanwhile (cancel, close).  It
+ * releases the lock at no other point, so what it sees under the lock does not change.
  *
  * Locks, always taken in this order.  None is held in a system call that moves
  * bytes, nor while any Python may run.
@@ -19,7 +19,7 @@
  *                   two channels at once
  *   pumps           which pumps serve all sockets (pump.c)
  *   a pump's        its lists of channels
- *   loops           which ports' loops receive what has come themselves (loop.c)
+ *   loops           which ports' loops receive by themselves (loop.c)
  *   a port's        its list of events
  *   a pool's        its memory (pool.c)
  *   parties         which channels lend pages, which relays pass them on (lender.c)
@@ -42,7 +42,7 @@ typedef struct azc_file {
     atomic_bool lost; /* the number belongs to another file now */
 } azc_file;
 
-enum { IN_VAIN = 8 }; /* receives in a row that asked on, and nothing had come */
+enum { IN_VAIN = 8 }; /* receives in a row that asked again, each time in vain */
 
 enum azc_state { OPEN, BROKEN, CLOSING, CLOSED };
 
@@ -53,7 +53,7 @@ struct azc_channel {
     enum azc_state state;
     int error; /* why it is BROKEN */
     bool driving;
-    bool in_call; /* such a call is using borrowed memory, not a copy */
+    bool in_call; /* the driver's call is using borrowed memory, not a copy */
     bool freed;   /* azc_free was called */
     azc_queue queue;
     azc_stats stats;
@@ -68,32 +68,32 @@ struct azc_channel {
     /* how it moves */
     const azc_lane *lane;
     azc_lender lender;
-    char *bounce;                 /* of a lane that works on copies */
+    char *bounce;                 /* the copy, of a lane that works on copies */
     size_t leftover_at, leftover; /* bytes in the bounce, not yet asked for */
     bool no_nowait;               /* this pipe does not know RWF_NOWAIT */
-    uint64_t starved_since;       /* no memory in the kernel, or no pump; 0: never */
+    uint64_t starved_since;       /* when memory or pumps ran out, or 0 */
 
-    /* the move going on */
+    /* the move in progress */
     bool in_caller;         /* it is made in a thread of the program's */
     azc_fds *fds;           /* that go with it, or come with it; or NULL */
     uint64_t wanted;        /* bytes that a receive needs; 0: what is there */
-    bool alone;             /* has one processor, which a peer here needs, too */
-    int vain;               /* such receives in a row, IN_VAIN at most */
+    bool alone;             /* there is one processor, and a local peer needs it */
+    int vain;               /* receives in a row that asked in vain: see IN_VAIN */
     unsigned extra_calls;   /* system calls after the first */
     int stopped_by;         /* the -errno that ended it after some bytes, or 0 */
     atomic_bool stop_early; /* a cancel or close is waiting for its end */
 
-    /* who finishes it */
+    /* its pump */
     azc_pumping pumping;
 
-    /* whom to tell */
+    /* the ports and events */
     azc_id last_port;  /* of the latest operation: its loop may retry for us */
     azc_id bound_port; /* of azc_send_bound */
     uint64_t bound_token;
-    azc_op *spare;          /* for the rest of such a send, made beforehand */
+    azc_op *spare;          /* for the rest of a bound send, made beforehand */
     uint64_t budget, spent; /* the fairness budget: see azc_bind_port */
-    azc_event last;         /* of the last receive that ended in its own call */
-    azc_note *closing;      /* tells that it is closed */
+    azc_event last;         /* of the last operation that ended in its own call */
+    azc_note *closing;      /* reports that it is closed */
 };
 
 static inline bool azc__outward(const azc_channel *channel) {
@@ -108,23 +108,23 @@ static inline void azc__unlock(azc_channel *channel) {
     pthread_mutex_unlock(&channel->slot->lock);
 }
 
-/* The channel, with its lock held; or NULL, and azc__why says why. */
+/* Returns the channel, with its lock held; or NULL, and azc__why says why. */
 azc_channel *azc__enter(azc_id id);
-/* The same, also after azc_free, as long as the channel has not ended. */
+/* As azc__enter, but finds the channel after azc_free, too, until it has ended. */
 azc_channel *azc__find(azc_id id);
 int azc__why(azc_id id);
 /* Releases the lock, and the channel's memory if it has ended. */
 void azc__leave(azc_channel *channel);
 
-/* Returns the fd if it is to be closed: by the last of its channels, and not if the
- * number is lost. */
+/* Returns the fd if the caller must close it: this was the last of its channels, and the
+ * number is not lost.  Else returns -1. */
 int azc__give_up_file(azc_file *file, int fd);
 
-/* All from here on with the lock. */
+/* From here on with the lock held. */
 
 /* 0, or why nothing may be submitted. */
 int azc__refusal(const azc_channel *channel);
-/* Asks whoever drives it to stop early: a cancel or a close is waiting. */
+/* Asks the driver to stop early: a cancel or a close is waiting. */
 void azc__interrupt(azc_channel *channel);
 
 #endif

@@ -3,9 +3,9 @@
 
 #include <errno.h>
 
-/* An fd to close, and the note that tells of it. */
+/* An fd to close, and the note that reports it. */
 typedef struct azc_closing {
-    int fd; /* -1: another channel has it too, or the number is lost */
+    int fd; /* -1: another channel still has it, or the number is lost */
     azc_note *note;
 } azc_closing;
 
@@ -34,8 +34,7 @@ static bool close_in_thread(const azc_closing *closing) {
 }
 
 /* A close may block: a socket lingers, a tty drains, a pipe's reader is inside a
- * system call, a file system asks its server.  A private pump may wait for that, any
- * other thread must not. */
+ * system call, a file system asks its server.  Only a private pump may wait for that. */
 static bool closes_slowly(const azc_channel *channel) {
     if (azc__pump_is_private(channel)) return false;
     if (channel->lane->shared) return azc_sys.linger(channel->fd) > 0;
@@ -63,13 +62,13 @@ bool azc__finish_close(azc_channel *channel) {
     return !elsewhere;
 }
 
-/* Is it the source of a message that completes?  Then its driver goes on. */
+/* Is it the source of a relay that completes?  Then the relay goes on reading. */
 static bool is_still_read(const azc_channel *channel) {
     const azc_op *first = channel->queue.head;
     return !azc__outward(channel) && first && first->hold && first->hold->completes;
 }
 
-/* Ends what no system call is using.  1 if the fd is closed too. */
+/* Ends the operations, unless a system call uses one.  1 if the fd is closed too. */
 static int begin_close(azc_channel *channel) {
     channel->state = CLOSING;
     if (!channel->in_call) azc__end_all(channel, -ESHUTDOWN);
@@ -112,12 +111,12 @@ int azc_free(azc_id id) {
 
 /* ---- fork ------------------------------------------------------------ */
 
-/* A file stays open in the child, since its file system may hold its close up, and
- * nobody waits for its end. */
+/* The child closes no regular file: a file system may hold up the close, and no peer
+ * waits for it. */
 void azc__channel_fork_child(void *object) {
     azc_channel *channel = object;
     azc__pump_fork_child(channel);
-    channel->lender.party.joined = false; /* and its lock is held */
+    channel->lender.party.joined = false; /* (fork.c holds the lock of the parties) */
     azc__lender_end(channel);
     bool last = channel->fd >= 0 && --channel->file->refs == 0;
     bool closes = last && channel->lane->polled && !channel->file->lost;

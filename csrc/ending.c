@@ -48,9 +48,9 @@ void azc__end_all(azc_channel *channel, int status) {
     end_list(channel, azc__queue_take_all(&channel->queue), status);
 }
 
-/* While a system call is using borrowed memory no operation may end: then the driver
- * breaks the channel after that call.  (A relay's learns of the error by this also from
- * a source that is to be closed.) */
+/* While a system call is using borrowed memory no operation may end: so the driver
+ * breaks the channel after that call.  (This also applies to the source of a relay that
+ * is being closed, so that the relay learns of the error.) */
 void azc__break(azc_channel *channel, int error) {
     bool driven = channel->state == CLOSING && channel->in_call;
     if (channel->state != OPEN && !driven) return;
@@ -95,7 +95,7 @@ static int rescue(azc_channel *channel, azc_op *op, uint64_t limit) {
     ssize_t r = azc__op_rescue(op, limit);
     if (r < 0) {
         azc__break(channel, r == -ENOBUFS ? -ECANCELED : (int)r);
-        return AZC_LATER; /* its event tells how it ended */
+        return AZC_LATER; /* its event reports how it ended */
     }
     channel->stats.rescued += (uint64_t)r;
     azc__note_post(op->note, op->sent, -ECANCELED, AZC_RESCUED);
@@ -105,7 +105,7 @@ static int rescue(azc_channel *channel, azc_op *op, uint64_t limit) {
     return AZC_RESCUED;
 }
 
-/* The same from the caller's copy; the note stays. */
+/* Completes the message from the caller's copy; its note stays. */
 static int go_on_from_copy(azc_channel *channel, azc_op *op) {
     ssize_t r = azc__op_go_on_from(op, op->copy + op->sent);
     op->copy = NULL;
@@ -126,7 +126,7 @@ static int cancel_now(azc_channel *channel, azc_op *op, uint64_t limit) {
     return outcome == AZC_KEPT ? AZC_LATER : outcome;
 }
 
-/* An operation that is still being submitted waits for the end of that call. */
+/* (an operation that is still being submitted is left to azc__apply_cancel_of) */
 static azc_op *next_put_off(const azc_queue *queue, bool copied) {
     azc_op *op = queue->head;
     while (op && (op->submitting || !(copied ? op->copy != NULL : op->cancelled)))
@@ -172,8 +172,8 @@ bool azc__let_go(azc_channel *channel, azc_op *op) {
     return true;
 }
 
-/* A system call that uses an operation's memory is not waited for, nor a relay, nor
- * what a receive does at its end. */
+/* A cancel does not wait for a system call that uses the operation's memory, for a relay,
+ * or for the `then` of a receive: it is put off until that is over. */
 static bool put_off(azc_channel *channel, const azc_op *op) {
     bool bounced = channel->lane->bounced && !op->hold;
     if (op->in_then) return true;

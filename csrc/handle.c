@@ -30,7 +30,7 @@ azc_slot *azc__handle_slot(azc_table *table, azc_id id) {
     return slot_at(table, (uint32_t)(id & (GENERATION - 1)));
 }
 
-/* Both with the table's lock held. */
+/* add_slot and free_slot: with the table's lock held. */
 static azc_slot *add_slot(azc_table *table) {
     uint32_t index = table->used, chunk = index / SLOTS_A_CHUNK;
     if (chunk == CHUNKS) return NULL;

@@ -1,12 +1,13 @@
 /* lanes.c - the ways in and out, and which fd takes which.
  *
- *   socket   sendmsg, recvmsg          many bytes a call; one pump for all
- *   unix     the same                  to a peer that reads, so pages may be lent
- *   pipe     write, pwritev2, preadv2  in pieces that stay in the caches
- *   waiting  poll, then writev, readv  FIFOs and ttys, whose calls may block all
- *                                      the same: so they get a copy of each piece
- *   file     writev, readv             regular files, which are always ready
- *   device   the same on a copy        /dev/null and other character devices
+ *   socket     sendmsg, recvmsg          many bytes a call; one pump for all
+ *   unix       sendmsg, vmsplice         to a peer that reads, so pages may be lent
+ *   pipe       write, pwritev2, preadv2  in pieces that stay in the caches
+ *   untrusted  pwritev2, preadv2         FIFOs (AZC_UNTRUSTED); on a copy
+ *   waiting    poll, then writev, readv  FIFOs without RWF_NOWAIT, and ttys; on a
+ *                                        copy, since the calls may still block
+ *   file       writev, readv             regular files, which are always ready
+ *   device     writev, readv             other character devices; on a copy
  *
  * All of these copy: the bytes are the caller's again when the call returns.
  * A pool's pages may be lent to the reader of a pipe or UNIX socket instead: lender.c.
@@ -21,34 +22,34 @@ enum {
     /* Bytes of one move.  A pipe's is long, and made of many pieces without other
      * work between them: if we pause for a microsecond, a fast reader sleeps. */
     PIPE_CHUNK = 16 << 20,
-    /* A pipe keeps two pages for the next write.  So with pieces of two pages, and a
-     * reader that keeps up, every byte goes through these two, which stay in the
-     * caches: 5.6 GB/s where whole frames get 3, for half of the CPU. */
+    /* A pipe keeps two free pages for its next writes.  If pieces have two pages and the
+     * reader keeps up, every byte goes through these two, which stay in the caches:
+     * 5.6 GB/s, where whole frames reach 3, for half of the CPU time. */
     PIECE = 8 << 10,
     /* A pipe that is ready takes a page without blocking. */
     WAITING_CHUNK = 4 << 10,
-    /* A cancel may have to wait for a file's call, so that is kept short. */
+    /* A cancel may have to wait for a call on a file, so these calls are short. */
     FILE_CHUNK = 1 << 20,
     SOCKET_CHUNK = 1 << 20,
     READ_CHUNK = 256 << 10,
-    /* A receive that has begun asks again: once for each 8 KiB that it has got, and where
-     * that was always in vain, once for each 32 KiB.  Those calls take a twentieth of the
-     * time of the copy. */
+    /* A receive that has begun asks again: once for each 8 KiB that it got, or for each
+     * 32 KiB if the last receives asked in vain.  These calls cost a twentieth of the
+     * copy. */
     ASKS_PER = 8 << 10,
     VAIN_ASKS_PER = 32 << 10,
     /* Bytes that a submitting thread may move itself. */
     DIRECT = 256 << 10,
     PIPE_DIRECT = 64 << 10,
-    /* And of a message that it offers in one call, before anything is queued.  With
-     * a reader that keeps up a socket takes far more than it holds: 2 MB over TCP
-     * went out at 1.4 times the rate that the pump had. */
+    /* The longest message that it offers in one call, before anything is queued.  If the
+     * reader keeps up, a socket takes far more than it holds: 2 MB over TCP went out 1.4
+     * times as fast as through the pump. */
     SOCKET_OFFER = 4 << 20,
 };
 
-#ifdef AZC_LEND_MIN /* the simulation lends less, and so more often */
+#ifdef AZC_LEND_MIN /* the simulation lends shorter pieces, and so more often */
 enum { PIPE_LENDS = AZC_LEND_MIN, SOCKET_LENDS = AZC_LEND_MIN };
 #else
-/* Below, a copy is cheaper. */
+/* Shorter pieces are cheaper to copy. */
 enum { PIPE_LENDS = 64 << 10, SOCKET_LENDS = 128 << 10 };
 #endif
 
@@ -62,10 +63,10 @@ static bool must_stop(azc_channel *channel) {
     return atomic_load_explicit(&channel->stop_early, memory_order_relaxed);
 }
 
-/* Who sends a long message copies its next piece while we copy this one.  A socket that
- * is empty in between has more a few microseconds later, sooner than a loop could wait and
- * wake: so ask again, as often as the bytes are worth that have come.  (Files come with
- * the first byte, which is all that is wanted then.) */
+/* The sender of a long message copies its next piece while we copy this one.  So a socket
+ * that is empty in between has more a few microseconds later, sooner than a loop could
+ * sleep and wake: ask again, as often as the bytes received justify.  (A receive of open
+ * files wants only one byte, and never asks again.) */
 static ssize_t receive_on(azc_channel *channel, const struct iovec *piece,
                           size_t come) {
     if (come >= channel->wanted || channel->alone) return (ssize_t)come;
@@ -102,9 +103,9 @@ static ssize_t move_socket(azc_channel *channel, struct iovec *vec, int count) {
     return azc__outward(channel) ? r : receive_on(channel, vec, (size_t)r);
 }
 
-/* Our pipes are non-blocking, but whoever has a duplicate can change that.  So the
+/* Our pipes are non-blocking, but the owner of a duplicate can change that.  So the
  * program's threads use RWF_NOWAIT, and the pump sets O_NONBLOCK before each move.
- * Older kernels do not know RWF_NOWAIT, nor does a pipe that pages were lent to. */
+ * Older kernels do not know RWF_NOWAIT, nor does a pipe to which pages were lent. */
 static int how_to_move(const azc_channel *channel) {
     if (!(channel->flags & AZC_OWN)) return SYS_NOWAIT;
     bool knows = !channel->no_nowait && !(channel->flags & AZC_READS);
@@ -113,7 +114,7 @@ static int how_to_move(const azc_channel *channel) {
     return 0;
 }
 
-/* How many whole parts of vec fit into a piece of *n bytes.  If any do, *n becomes
+/* How many whole parts of vec fit into a piece of *n bytes.  If some do, *n becomes
  * their sum. */
 static int parts_of_piece(const struct iovec *vec, int count, size_t *n) {
     size_t sum = 0;
@@ -192,8 +193,8 @@ static ssize_t move_file(azc_channel *channel, struct iovec *vec, int count) {
                                  : azc_sys.read(channel->fd, vec, count, 0);
 }
 
-/* The pieces add up to a chunk at most.  This copies under the lock: without it the
- * operation may be cancelled, and its memory is the caller's again. */
+/* The pieces add up to a chunk at most.  They are copied under the lock: without it the
+ * operation may be cancelled meanwhile, and the caller may change its memory. */
 ssize_t azc__lane_fill(azc_channel *channel, const struct iovec *vec, int count) {
     size_t n = 0;
     for (int i = 0; i < count; i++) {

@@ -11,7 +11,7 @@ enum {
     NAP_MAX_US = 2000, /* until we ask a slow reader again */
 };
 
-/* ---- parties: who lends a pipe's pages, who passes them on --------------- */
+/* ---- parties that lend a pipe's pages, or pass them on -------------------- */
 
 pthread_mutex_t azc__parties_lock = PTHREAD_MUTEX_INITIALIZER;
 static azc_party *parties;
@@ -74,7 +74,7 @@ ssize_t azc__lend(azc_channel *channel, struct iovec *vec, int count) {
     sys_sigpipe sigpipe;
     if (channel->in_caller) azc_sys.block_sigpipe(&sigpipe);
     ssize_t r = azc_sys.lend(channel->fd, &channel->lender.between, vec, count);
-    bool is_short = r > 0 && (size_t)r < first; /* maybe since EPIPE came then */
+    bool is_short = r > 0 && (size_t)r < first; /* perhaps because of EPIPE */
     if (channel->in_caller) azc_sys.restore_sigpipe(&sigpipe, is_short ? -EPIPE : r);
     if (is_short) channel->stopped_by = -EAGAIN;
     return r;
@@ -92,14 +92,14 @@ bool azc__has_loans(const azc_channel *channel) {
     return channel->state == OPEN && channel->queue.head != channel->queue.cursor;
 }
 
-/* How many bytes the reader has not read, or -EPIPE if there is no reader.
- * The lock is released: a reader can hold this call up. */
+/* How many bytes the reader has not read; -EPIPE or -ECONNRESET: there is no reader.
+ * Releases the lock meanwhile, since a reader can hold this call up. */
 static ssize_t unread(azc_channel *channel) {
     const bool socket = channel->lane->shared;
     struct pollfd peer = {channel->fd, socket ? POLLOUT : 0, 0};
     azc__unlock(channel);
     ssize_t n = azc_sys.unread(peer.fd, socket);
-    /* What a dead peer has not read leaves a socket, after its error has come. */
+    /* A dead peer's socket drops what is unread after it shows the error. */
     bool looks = n > 0 || (n == 0 && socket);
     if (looks && azc_sys.poll(&peer, 1, 0) < 0) n = PTRDIFF_MAX;
     if (peer.revents & POLLERR) n = socket ? -ECONNRESET : -EPIPE;

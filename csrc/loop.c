@@ -1,4 +1,4 @@
-/* loop.c - event loops that receive what has come themselves.
+/* loop.c - event loops that receive by themselves.
  *
  * The states are in loop.h.
  */
@@ -11,10 +11,10 @@
 
 enum {
     LOOK_US = 1000,     /* between two looks of the pump */
-    LATE_US = 300,      /* ready for so long, and the loop was not there */
+    LATE_US = 300,      /* after which a loop that has ready work is late */
     PROMPT = 8,         /* answers in a row, within LOOK_US each */
     LONGEST_US = 64000, /* that we wait for an answer */
-    TURN_US = 500,      /* of the loop, until it may do other work */
+    TURN_US = 500,      /* of a loop's turn, until it may do other work */
     REPORTS = 4,        /* between two looks at the clock */
     LONG_RECEIVE = 1 << 20,
 };
@@ -26,12 +26,12 @@ typedef struct azc_loop {
     azc_id port;
     azc_poller *poller;
     unsigned users;  /* threads in its poller, and one while it is open */
-    unsigned rounds; /* how often the loop was here */
-    /* the pump's */
+    unsigned rounds; /* how often the loop called azc_port_move */
+    /* for the pump */
     azc_poller *watcher; /* or NULL: no pump looks */
     enum watch watch;
-    bool is_reported;  /* our poller was readable, */
-    bool is_late;      /* and still at the last look */
+    bool is_reported;  /* our poller was readable */
+    bool is_late;      /* it was readable at the last look, too */
     unsigned seen;     /* the rounds at the last look */
     unsigned answered; /* wakes, in a row */
     unsigned pause_us; /* between the last wake and the next */
@@ -45,9 +45,9 @@ static void lock(void) { pthread_mutex_lock(&azc__loops_lock); }
 
 static void unlock(void) { pthread_mutex_unlock(&azc__loops_lock); }
 
-/* What a socket did not take at once is the pump's: measured, its turns cost less than a
- * loop's.  So is a long receive that takes many, from a sender that pauses.  What a receive
- * asks for at its end would hold a loop up. */
+/* The pump sends what a socket did not take at once: measured, its turns cost less than a
+ * loop's.  It also makes long receives from a sender that pauses, which take many turns,
+ * and receives with a `then`, which would hold a loop up. */
 static bool is_for_pump(const azc_channel *channel) {
     const azc_op *op = channel->queue.cursor;
     if (azc__outward(channel) || !op || op->then) return true;
@@ -107,7 +107,7 @@ bool azc__loop_close(azc_id port) {
 
 /* ---- waiting --------------------------------------------------------- */
 
-/* Lets the pump wait until it is readable. */
+/* Lets the pump wait until the loop's poller is readable. */
 static int watch_quietly(const azc_loop *it) {
     return azc__poller_arm(it->watcher, azc__poller_fd(it->poller), POLLER_IN,
                            AZC_LOOP_REPORT | it->port);
@@ -134,7 +134,7 @@ int azc__loop_arm(azc_channel *channel, azc_poller *watcher) {
         r = r < 0 ? r : 1;
         channel->pumping.loop = it->port;
     } else if (it && it->due == UINT64_MAX) {
-        it->due = 0; /* the pump asks again whether the loop comes */
+        it->due = 0; /* the pump wakes the loop again, to see whether it answers */
         it->pause_us = LOOK_US;
     }
     unlock();
@@ -151,7 +151,7 @@ void azc__loop_forget(azc_channel *channel) {
 
 /* ---- moving ---------------------------------------------------------- */
 
-/* Each report is for one turn, so none is taken that has no time left. */
+/* Each report is for one turn, so it takes no report for which no time is left. */
 static void move_ready(azc_loop *it, void (*resume)(azc_id channel)) {
     uint64_t who[REPORTS];
     uint64_t end = azc_sys.now_ns() + TURN_US * UINT64_C(1000);
@@ -236,7 +236,7 @@ static void hear_answer(azc_loop *it, uint64_t now) {
         wake(it, now);
 }
 
-/* True: we have to move what is ready. */
+/* True: the pump has to move what is ready. */
 static bool attend(azc_loop *it, uint64_t now) {
     bool is_due = it->due <= now;
     if (it->watch == QUIET && it->is_reported)
@@ -250,7 +250,7 @@ static bool attend(azc_loop *it, uint64_t now) {
     return it->watch == TAKEN && is_reported;
 }
 
-/* The first that is due or was reported; if there is none, *next is when one will be. */
+/* The first loop that is due or was reported; if there is none, *next is when one is. */
 static azc_loop *to_attend(const azc_poller *watcher, uint64_t now, uint64_t *next) {
     *next = UINT64_MAX;
     for (azc_loop *it = loops; it; it = it->next) {
@@ -288,7 +288,7 @@ void azc__loops_unwatch(azc_poller *watcher) {
 
 /* ---- fork ------------------------------------------------------------ */
 
-/* (the memory stays, as a pump's does) */
+/* (the memory is not freed, like that of a pump) */
 void azc__loops_fork_child(void) {
     for (azc_loop *it = loops; it; it = it->next) azc__poller_abandon(it->poller);
     loops = NULL;

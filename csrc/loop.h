@@ -1,10 +1,10 @@
-/* loop.h - event loops that receive what has come themselves.
+/* loop.h - event loops that receive by themselves.
  *
  * A receive that a pump finishes wakes two threads, one after the other.  So a port may
- * have a poller, whose fd its loop watches, and the receives of sockets wait there.  They
- * are the loop's to finish, by azc_port_move, as long as the loop is awake.
+ * have a poller, whose fd its loop watches, and the receives of sockets wait there.  The
+ * loop finishes them, by azc_port_move, as long as it is awake.
  *
- * The pump of all receiving sockets watches, since a loop may render for seconds:
+ * Since a loop may render for seconds, the pump of all receiving sockets watches it:
  *
  *              readable                    late
  *    QUIET ---------------> LOOKING ---------------> TAKEN
@@ -14,17 +14,18 @@
  *        nor was received           PROMPT times in a row
  *
  *   QUIET    the pump waits until the poller is readable
- *   LOOKING  it looks each millisecond whether the loop has been there.  If not, though
- *            something was ready, it looks once more LATE_US later, and takes over
- *   TAKEN    what has to wait waits in the pump's own poller, and the pump moves what
- *            still gets ready in the loop's.  Now and then it wakes the loop, and gives
- *            its work back when it comes at once
+ *   LOOKING  each millisecond the pump looks whether the loop has called azc_port_move.
+ *            If it has not, though something was ready, the pump looks once more LATE_US
+ *            later, and takes over
+ *   TAKEN    new receives wait in the pump's own poller, and the pump moves what still
+ *            gets ready in the loop's.  Now and then it wakes the loop, and gives the
+ *            work back when the loop answers at once
  *
- * A channel waits in one poller at a time, for one report.  So two threads never move for
- * one report; and if both had one, the channel's lock and its queue decide, as always.
+ * A channel waits in one poller at a time, for one report, so two threads never move for
+ * one report.  If each has a report of its own, the channel's lock and queue decide.
  *
- * All of this is guarded by the lock "loops", the last but the port's, under which no
- * channel is locked.  A poller is closed by the last thread that uses it.
+ * The lock "loops" guards all of this.  No channel is locked under it, only a port.  The
+ * last thread that uses a poller closes it.
  */
 #ifndef AZC_LOOP_H
 #define AZC_LOOP_H
@@ -37,28 +38,29 @@
 
 typedef struct azc_channel azc_channel;
 
-/* What a poller's report says of a loop's poller instead of a channel's number. */
+/* In a poller's report: it is about a loop's poller, and the rest is a port's number. */
 #define AZC_LOOP_REPORT (UINT64_C(1) << 63)
 
-/* Lets the channel wait in the poller of its latest port's loop, watched from that of
- * its pump; with the channel's lock.  1: it does; 0: no loop is there, or it is late,
- * or this is the pump's; or -errno, as azc__poller_arm. */
+/* Lets the channel wait in the poller of its latest port's loop, which the pump watches
+ * from its own poller; with the channel's lock.  1: it waits there; 0: there is no loop,
+ * or it is late, or the pump should receive this; or -errno, as azc__poller_arm. */
 int azc__loop_arm(azc_channel *channel, azc_poller *watcher);
-/* Its fd is closed. */
+/* Call it before the channel's fd is closed. */
 void azc__loop_forget(azc_channel *channel);
 
 /* Moves what is ready in the port's poller, for a while; 0, or -ESHUTDOWN. */
 int azc__loop_move(azc_id port, void (*resume)(azc_id channel));
 
-/* In the pump's thread: its poller made this report of a loop; and look after all loops
- * that it watches.  Returns when that has to be done next. */
+/* In the pump's thread: takes a report of the pump's poller about a loop. */
 void azc__loop_report(const azc_poller *watcher, uint64_t report);
+/* In the pump's thread: looks after all loops that it watches, and returns when to call
+ * this again. */
 uint64_t azc__loops_watch(azc_poller *watcher, void (*resume)(azc_id channel),
                           uint64_t now);
-/* The pump ends. */
+/* Call it when the pump ends. */
 void azc__loops_unwatch(azc_poller *watcher);
 
-/* The port is closed.  True if its loop had a poller. */
+/* Call it when the port is closed.  True if its loop had a poller. */
 bool azc__loop_close(azc_id port);
 
 extern pthread_mutex_t azc__loops_lock;

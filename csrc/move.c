@@ -1,8 +1,8 @@
 /* move.c - moves bytes, one system call after the other.
  *
  * A driver (see channel.h) is a caller's thread with a message that is in no queue
- * (attempt) or was just queued (drive), the pump (resume), or a relay, which makes calls
- * of its own (passing.c).  Counting, full fds and errors are handled here for all.
+ * (attempt) or was just queued (drive), a pump (resume), or a relay, which makes calls
+ * of its own (passing.c).  This file handles counting, full fds and errors for all.
  */
 #include "move.h"
 
@@ -15,7 +15,7 @@ enum {
     PUMP_BUDGET = 1 << 20,   /* bytes of one socket before the pump's next one */
     CHECK_EVERY = 1 << 20,   /* bytes, until the fd's number is checked again */
     STARVED_PAUSE_US = 5000, /* until the next try without memory */
-    DEVICE_PAUSE_US = 5000,  /* for an fd that never tells that it is ready */
+    DEVICE_PAUSE_US = 5000,  /* for an fd that cannot be polled */
     PATIENCE_NS = 2000000000,
 };
 
@@ -31,8 +31,8 @@ void azc__count(azc_channel *channel, ssize_t r) {
     if (r >= 0 || r == -EAGAIN) channel->starved_since = 0;
 }
 
-/* Releases the lock during the system call, which uses borrowed memory (in_call) or
- * the copy in the bounce: then a cancel need not wait for it. */
+/* Releases the lock during the system call, which uses borrowed memory (in_call), or the
+ * copy in the bounce, so that a cancel need not wait for it. */
 static ssize_t move(azc_channel *channel, struct iovec *vec, int pieces, bool lend) {
     channel->stop_early = false;
     channel->in_call = !channel->lane->bounced;
@@ -48,8 +48,8 @@ static ssize_t move(azc_channel *channel, struct iovec *vec, int pieces, bool le
 
 /* ---- errors ---------------------------------------------------------- */
 
-/* The kernel has no memory, or we have no pump.  True: try again later.  After a while
- * it breaks the channel. */
+/* The kernel has no memory, or we have no pump.  True: try again later.  After
+ * PATIENCE_NS it breaks the channel. */
 static bool keep_trying(azc_channel *channel, int error) {
     uint64_t now = azc_sys.now_ns();
     if (!channel->starved_since) channel->starved_since = now;
@@ -58,7 +58,7 @@ static bool keep_trying(azc_channel *channel, int error) {
     return false;
 }
 
-/* An older kernel, or a FIFO: RWF_NOWAIT is not known there. */
+/* The kernel, or this pipe, does not know RWF_NOWAIT. */
 static int change_lane(azc_channel *channel) {
     if (channel->lane == &azc__lane_waiting || channel->no_nowait) return -EOPNOTSUPP;
     if (channel->flags & AZC_OWN) {
@@ -69,8 +69,8 @@ static int change_lane(azc_channel *channel) {
     return azc__prepare_bounce(channel);
 }
 
-/* Handles -errno from a lane.  Says why to stop; DROVE_BUDGET is to go on, as long as
- * the channel is open. */
+/* Handles -errno from a lane, and returns why to stop; DROVE_BUDGET: go on as long as the
+ * channel is open. */
 static enum azc_drove handle_error(azc_channel *channel, int error, int *max_ops) {
     const azc_op *op = channel->queue.cursor;
     bool outward = azc__outward(channel);
@@ -87,7 +87,7 @@ static enum azc_drove handle_error(azc_channel *channel, int error, int *max_ops
         error = change_lane(channel);
         if (error == 0) return DROVE_BUDGET;
         break;
-    case EFAULT: /* find out which message it was: try one at a time */
+    case EFAULT: /* one at a time, to find out which message it was */
         if (!op || !outward || (*max_ops == 1 && op->sent)) break;
         if (*max_ops == 1)
             azc__end_one(channel, channel->queue.cursor, error, AZC_REFUSED);
@@ -120,7 +120,7 @@ static void catch_up(azc_channel *channel) {
 }
 
 ssize_t azc__attempt(azc_channel *channel, const struct iovec *vec, int count) {
-    struct iovec pieces[VEC_INLINE]; /* which a move changes */
+    struct iovec pieces[VEC_INLINE]; /* a copy, since a move changes it */
     memcpy(pieces, vec, (size_t)count * sizeof *vec);
     channel->driving = channel->in_caller = true;
     ssize_t r = move(channel, pieces, count, false);
@@ -137,8 +137,8 @@ void azc__finish_attempt(azc_channel *channel, ssize_t r) {
 
 /* ---- driving --------------------------------------------------------- */
 
-/* Copies what is left over in the bounce to the receives in the queue.  A relay takes
- * its part itself. */
+/* Copies the leftover in the bounce to the receives in the queue; a relay takes it by
+ * itself. */
 static uint64_t deliver_leftover(azc_channel *channel) {
     const azc_queue *queue = &channel->queue;
     uint64_t delivered = 0;
@@ -192,8 +192,8 @@ static ssize_t move_queued(azc_channel *channel, int max_ops, uint64_t max_bytes
     return r;
 }
 
-/* Calls what the receives that are complete have asked for.  As in a system call, none
- * of the channel's operations may end meanwhile but one that is cancelled. */
+/* Calls the `then` of the receives that are complete.  As in a system call, no operation
+ * of the channel may end meanwhile, except one that is cancelled. */
 static void finish_received(azc_channel *channel) {
     azc_op *op = channel->queue.head;
     for (; op != channel->queue.cursor; op = op->next) {
@@ -223,24 +223,24 @@ static ssize_t step(azc_channel *channel, int max_ops, uint64_t max_bytes) {
     azc__end_consumed(channel); /* before a cancel, which may break the channel */
     azc__apply_cancels(channel);
     if ((r == -EFAULT || r == -ETOOMANYREFS) && blamed != channel->queue.cursor)
-        r = -EINTR; /* the message that is to blame was cancelled: go on */
+        r = -EINTR; /* the message to blame was cancelled: go on */
     if (end && azc__queue_next(&channel->queue))
         azc__end_one(channel, channel->queue.cursor, 0, AZC_DROPPED);
     return r;
 }
 
-/* Asks how far the reader of lent pages is, and ends what it has read. */
+/* Asks how far the reader of lent pages is, and ends the operations that it has read. */
 static void check_loans(azc_channel *channel) {
     int r = azc__lender_ask(channel);
-    azc__was_replaced(channel); /* then it was another file's answer */
+    azc__was_replaced(channel); /* if so, another file has answered */
     if (r < 0)
         azc__break(channel, r);
     else
         azc__end_consumed(channel);
 }
 
-/* Checks every CHECK_EVERY bytes, or before each move that may block, whether the
- * number is still our file's.  A caller's thread leaves that to the pump. */
+/* Every CHECK_EVERY bytes, or before each move that may block: is the number no longer
+ * our file's?  A caller's thread leaves that to the pump. */
 static bool is_lost(azc_channel *channel, uint64_t spent, uint64_t *check_at) {
     if (channel->in_caller) return false;
     if (spent < *check_at && !channel->lane->bounced) return false;
@@ -274,7 +274,7 @@ enum azc_drove azc__drive(azc_channel *channel, uint64_t budget, bool in_caller)
     channel->driving = true;
     channel->in_caller = in_caller;
     enum azc_drove drove = move_all(channel, budget);
-    bool asks = !in_caller || channel->lane->shared; /* (which no reader stops) */
+    bool asks = !in_caller || channel->lane->shared; /* (no reader holds a socket up) */
     if (asks && azc__has_loans(channel)) check_loans(channel);
     channel->driving = false;
     catch_up(channel);
@@ -289,7 +289,7 @@ bool azc__begin_turn(azc_channel *channel, azc_op *hold) {
     channel->in_caller = false;
     channel->stop_early = hold->cancelled;
     channel->stopped_by = 0;
-    hold->in_flight = 1; /* so that a cancel asks the driver */
+    hold->in_flight = 1; /* so that a cancel is put off */
     return true;
 }
 
@@ -301,8 +301,8 @@ void azc__end_turn(azc_channel *channel) {
 
 /* ---- later ----------------------------------------------------------- */
 
-/* Is anything queued that no pump will resume yet?  (A hold that is the first of all
- * is its relay's work.) */
+/* Is anything queued that no pump will resume yet?  (A hold at the head is the work of
+ * its relay.) */
 static bool has_work(const azc_channel *channel) {
     const azc_op *first = channel->queue.head;
     return channel->state == OPEN && first && !first->hold && !channel->pumping.armed;
@@ -311,18 +311,18 @@ static bool has_work(const azc_channel *channel) {
 static void resume(azc_id id);
 
 static int arm(azc_channel *channel, enum azc_drove drove, bool checked) {
-    if (!azc__queue_next(&channel->queue)) { /* all is out, but some is lent */
+    if (!azc__queue_next(&channel->queue)) { /* all is out, but some pages are lent */
         if (!channel->lender.full) {
             azc__pump_nap(channel, channel->lender.nap_us);
             return 0; /* not armed, so that a new message can arm it */
         }
-        drove = DROVE_BLOCKED; /* the socket tells */
+        drove = DROVE_BLOCKED; /* the socket will report it */
     }
     if (drove == DROVE_STARVED) {
         azc__pump_nap(channel, STARVED_PAUSE_US);
     } else if (drove == DROVE_BUDGET && channel->lane->shared &&
                azc__outward(channel)) {
-        /* It may take more now, while epoll waits until it has much room. */
+        /* It may take more now, but epoll waits until it has much room. */
         azc__pump_kick(channel);
     } else if (channel->lane->polled && !channel->leftover) {
         /* A number that was not checked in this turn may be another channel's by now:
@@ -359,8 +359,8 @@ static bool hand_over_again(void) {
     return more;
 }
 
-/* There was no fd, thread or memory for a pump or its poller.  Try again later: the
- * pump does, or without one the loop that waits for the message. */
+/* There was no fd, thread or memory for a pump or its poller.  The pump tries again
+ * later; if there is none, the loop that waits for the message does. */
 static void wait_for_pump(azc_channel *channel, int error) {
     if (!keep_trying(channel, error)) return;
     if (channel->pumping.pump) {
@@ -387,9 +387,8 @@ void azc__hand_to_pump(azc_channel *channel, enum azc_drove drove) {
     hand_over(channel, drove, false);
 }
 
-/* Called by the pump, or the loop, when the fd is ready, or a nap is over.  The budget is
- * limited where other channels are served too, or who serves must ask what became of
- * loans. */
+/* The pump or the loop calls this when the fd is ready, or a nap is over.  The budget is
+ * limited if it serves other channels, too, or must ask what became of loans. */
 static void resume(azc_id id) {
     azc_channel *channel = azc__find(id);
     if (!channel) return;
@@ -409,7 +408,7 @@ int azc_port_move(azc_id port) {
     return r < 0 ? r : azc__port_is_signalled(port);
 }
 
-/* What waits in the poller of its loop waits in the pump's from now on. */
+/* Channels that waited in the poller of the port's loop wait in the pump's from now on. */
 int azc_port_close(azc_id port) {
     int r = azc__port_close(port);
     if (r < 0 || !azc__loop_close(port)) return r;

@@ -92,8 +92,8 @@ void azc__op_truncate(azc_op *op) {
     op->nends = op->messages = i + 1;
 }
 
-/* What is sent of a piece lies before iov_base, which has advanced: so the slot is
- * found by the byte before. */
+/* iov_base has advanced past the bytes that are sent, so the byte before it finds their
+ * slot. */
 ssize_t azc__op_detach(azc_op *op) {
     ssize_t moved = 0;
     if (SABOTAGED(DETACH)) return 0;
@@ -132,7 +132,7 @@ ssize_t azc__op_go_on_from(azc_op *op, const char *rest) {
     return moved;
 }
 
-/* Copies the rest before it takes lent pages back, which moves those. */
+/* Copies the rest first: taking lent pages back moves it. */
 ssize_t azc__op_rescue(azc_op *op, uint64_t limit) {
     uint64_t rest = op->total - op->sent;
     if (rest > limit) return -ENOBUFS;

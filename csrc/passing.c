@@ -9,8 +9,8 @@
 enum {
     CHUNK = 1 << 20,       /* bytes asked for in one call */
     PIPE_ROOM = 256 << 10, /* bytes in a pipe between */
-    LOOK_MS = 1000,        /* how often to look whether the numbers are ours */
-    LOOK_EVERY = 1 << 20,  /* ... or after so many bytes */
+    LOOK_MS = 1000,        /* after which to check that the fds' numbers are ours */
+    LOOK_EVERY = 1 << 20,  /* bytes after which to check that, too */
     PAUSE_US = 2000,       /* until the next try without memory */
     REST_US = 10000,       /* longest pause after a ready fd refused */
 };
@@ -23,7 +23,7 @@ void azc__pass_wait(azc_passage *pass, struct pollfd *fds, nfds_t count) {
     if (fds[0].revents) azc_sys.clear(pass->wake[0]);
 }
 
-/* The error of a source waits until what was taken from it is out. */
+/* An error of the source waits until the bytes taken from it are out. */
 static bool waits_for_rest(const azc_passage *pass) {
     bool something = pass->rest_bytes || pass->in_between;
     return pass->failed == &pass->source && something;
@@ -68,7 +68,7 @@ static bool is_splicable(const azc_side *side) {
     return S_ISFIFO(side->mode) || S_ISSOCK(side->mode) || S_ISREG(side->mode);
 }
 
-/* A socket that blocks would do so in splice, too. */
+/* splice waits for a socket that blocks, even with SPLICE_F_NONBLOCK. */
 static bool waits_in_splice(const azc_side *side) {
     return S_ISSOCK(side->mode) && !azc_sys.is_nonblocking(side->channel->fd);
 }
@@ -103,7 +103,6 @@ static ssize_t lane_move(azc_channel *channel, char *data, size_t n) {
     return r;
 }
 
-/* Into memory. */
 static ssize_t take_copy(azc_passage *pass) {
     size_t n = wanted(pass, pass->rest_room);
     ssize_t r = lane_move(pass->source.channel, pass->rest, n);
@@ -122,7 +121,6 @@ static ssize_t put_copy(azc_passage *pass) {
     return r;
 }
 
-/* Into the pipe between. */
 static ssize_t take_piped(azc_passage *pass) {
     ssize_t r = azc_sys.splice(pass->source.channel->fd, pass->between[1],
                                wanted(pass, PIPE_ROOM));
@@ -137,7 +135,6 @@ static ssize_t put_piped(azc_passage *pass) {
     return r;
 }
 
-/* From the one to the other in one call. */
 static ssize_t move_directly(azc_passage *pass) {
     int from = pass->source.channel->fd, to = pass->sink.channel->fd;
     size_t n = wanted(pass, CHUNK);
@@ -147,7 +144,7 @@ static ssize_t move_directly(azc_passage *pass) {
 
 /* ---- what a call has returned ----------------------------------------- */
 
-/* Which side made a call fail that used both. */
+/* Guesses which side made a call fail that used both. */
 static azc_side *guilty(azc_passage *pass, int error) {
     bool sinks =
         error == -EPIPE || error == -ENOSPC || error == -EFBIG || error == -EDQUOT;
@@ -163,7 +160,8 @@ static void fail(azc_passage *pass, const azc_side *side, int error) {
     azc__unlock(side->channel);
 }
 
-/* ... or until the sink's reader has left: no call would tell before bytes come. */
+/* Waits until the source is ready, or the sink's reader has left, which no call would
+ * report before bytes come. */
 static void await_source(azc_passage *pass) {
     if (pass->once && atomic_load(&pass->sent)) {
         pass->ended = sys_ready(pass->source.channel->fd, POLLIN) <= 0;
@@ -178,12 +176,12 @@ static void await_source(azc_passage *pass) {
                                                                    : -EPIPE);
 }
 
-/* A call that used both (NULL) does not say which was not ready: it waits for the
- * source, and if that was, for the sink. */
+/* A call that used both sides (NULL) does not say which was not ready: wait for the
+ * source, and if that was ready for the sink. */
 static void await_side(azc_passage *pass, azc_side *side) {
     azc_side *const both[] = {&pass->source, &pass->sink};
     unsigned turn = pass->waits++ % 3;
-    if (turn == 2) { /* both are, they say: wait a little longer each time */
+    if (turn == 2) { /* poll calls both ready: pause a little longer each time */
         unsigned us = PAUSE_US / 30 * pass->waits;
         azc_sys.sleep_us(us < REST_US ? us : REST_US);
         return;
@@ -200,7 +198,6 @@ static void await_side(azc_passage *pass, azc_side *side) {
         azc__pass_wait(pass, fds, 2);
 }
 
-/* Brings what is in the pipe between into memory. */
 static void empty_pipe(azc_passage *pass) {
     while (pass->in_between) {
         struct iovec room = {pass->rest + pass->rest_bytes, pass->in_between};
@@ -212,7 +209,6 @@ static void empty_pipe(azc_passage *pass) {
     }
 }
 
-/* The kernel does not splice between these two. */
 void azc__pass_by_copy(azc_passage *pass) {
     pass->rest_at = 0;
     empty_pipe(pass);
@@ -224,7 +220,7 @@ static bool is_not_spliced(int error) {
            error == -EOPNOTSUPP;
 }
 
-/* side is NULL for a call that used both, and spliced says whether a splice failed. */
+/* side is NULL for a call that used both; spliced: the call was a splice or sendfile. */
 static void handle_error(azc_passage *pass, azc_side *side, bool spliced, int error) {
     azc_side *blamed = side ? side : guilty(pass, error);
     if (error == -EAGAIN) {
@@ -244,7 +240,7 @@ static void handle_error(azc_passage *pass, azc_side *side, bool spliced, int er
 
 /* ---- moving ----------------------------------------------------------- */
 
-/* One call.  What lies between goes first. */
+/* Makes one call; bytes that lie between go first. */
 static void step(azc_passage *pass) {
     int lane = atomic_load(&pass->lane);
     bool put = pass->rest_bytes || pass->in_between;
@@ -263,7 +259,7 @@ static void step(azc_passage *pass) {
         r = move_directly(pass);
         side = NULL;
     }
-    /* (of a call that used both it is not known yet which one was not ready) */
+    /* (a call that used both does not say which one was not ready: await_side) */
     ssize_t moved = r == -EAGAIN ? 0 : r;
     if (side != &pass->sink) note_taken(pass, moved);
     if (side != &pass->source) note_sent(pass, moved);
@@ -290,12 +286,12 @@ bool azc__is_passed(const azc_passage *pass) {
     return pass->ended || atomic_load(&pass->taken) >= pass->limit;
 }
 
-/* What an earlier receive has left over goes out before what is in the kernel. */
+/* The leftover of an earlier receive goes out before the bytes in the kernel. */
 static void take_leftover(azc_passage *pass) {
     azc_channel *channel = pass->source.channel;
     size_t room = pass->rest_bytes + channel->leftover;
     size_t n = wanted(pass, channel->leftover);
-    if (room > pass->rest_room) { /* (give_back may need so much) */
+    if (room > pass->rest_room) { /* (give_back may need as much) */
         char *larger = azc_sys.allocate(room);
         if (!larger) {
             fail(pass, &pass->source, -ENOMEM);

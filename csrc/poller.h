@@ -14,20 +14,20 @@
 
 typedef struct azc_poller azc_poller;
 
-/* wakes: a thread waits in it and may be woken; else its fd is waited for instead. */
+/* wakes: a thread waits in azc__poller_wait and may be woken; else wait for its fd. */
 int azc__poller_open(azc_poller **poller, bool wakes);
-/* Readable while a wait would return some. */
+/* An fd that is readable while a wait would return reports. */
 int azc__poller_fd(const azc_poller *poller);
 bool azc__poller_is_readable(const azc_poller *poller);
 void azc__poller_close(azc_poller *poller);
 /* In a forked child: only closes the fds. */
 void azc__poller_abandon(azc_poller *poller);
-/* What to wait for.  Errors and the end of the other side always count. */
+/* What to wait for.  An error and the end of the other side are always reported. */
 enum { POLLER_IN, POLLER_OUT };
-/* A wait returns who.  -EPERM: such a file cannot be waited for. */
+/* Once fd is ready a wait reports `who`.  -EPERM: such a file cannot be waited for. */
 int azc__poller_arm(azc_poller *poller, int fd, int what, uint64_t who);
 void azc__poller_forget(azc_poller *poller, int fd);
-/* Returns up to max of those that are ready; 0 after a wake or the timeout. */
+/* Stores up to max reports, and returns how many; 0 after a wake or the timeout. */
 int azc__poller_wait(azc_poller *poller, uint64_t *who, int max, int timeout_us);
 void azc__poller_wake(azc_poller *poller);
 

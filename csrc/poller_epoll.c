@@ -48,7 +48,8 @@ void azc__poller_close(azc_poller *poller) {
     azc_sys.release(poller);
 }
 
-/* (a number that is known may have been closed by other code, and opened again) */
+/* (MOD first: mostly epoll knows the fd.  Other code may have closed it, and opened
+ * another with its number; then epoll does not.) */
 int azc__poller_arm(azc_poller *poller, int fd, int what, uint64_t who) {
     static const uint32_t events[] = {EPOLLIN, EPOLLOUT};
     struct epoll_event event = {.events = EPOLLONESHOT | events[what], .data.u64 = who};

@@ -69,7 +69,7 @@ static int make_room(azc_poller *poller) {
     return 0;
 }
 
-/* Is it armed, for that one (0: for any)?  Then it is no more. */
+/* Disarms the fd if it is armed for `who` (0: for anyone); returns whether it was. */
 static bool disarm(azc_poller *poller, int fd, uint64_t who) {
     for (int i = 0; i < poller->count; i++) {
         armed *it = &poller->table[i];
@@ -91,8 +91,8 @@ int azc__poller_arm(azc_poller *poller, int fd, int what, uint64_t who) {
     return r;
 }
 
-/* While a poll runs the file stays open, even if its number is closed, and the peer
- * would see no end.  So the poll is woken to begin again. */
+/* A running poll keeps the file open after its number is closed, so the peer would see no
+ * end.  This wakes the poll, which then begins again without the fd. */
 void azc__poller_forget(azc_poller *poller, int fd) {
     pthread_mutex_lock(&poller->lock);
     disarm(poller, fd, 0);
@@ -100,7 +100,7 @@ void azc__poller_forget(azc_poller *poller, int fd) {
     azc__poller_wake(poller);
 }
 
-/* What is armed now, with the waker first; NULL: no memory. */
+/* Copies what is armed now, with the waker first; NULL: no memory. */
 static armed *copy_table(azc_poller *poller, struct pollfd **polled, int *n) {
     *n = poller->count + 1;
     size_t each = sizeof **polled + sizeof(armed);
@@ -129,7 +129,7 @@ int azc__poller_wait(azc_poller *poller, uint64_t *who, int max, int timeout_us)
     if (azc_sys.poll(polled, (nfds_t)n, timeout_ms) <= 0) n = 0;
     if (n && polled[0].revents) azc_sys.clear(poller->wake[0]);
     pthread_mutex_lock(&poller->lock);
-    /* (of those that are still armed as they were) */
+    /* (only fds that are still armed as they were) */
     for (int i = 1; i < n && count < max; i++)
         if (polled[i].revents && disarm(poller, copy[i].fd, copy[i].who))
             who[count++] = copy[i].who;

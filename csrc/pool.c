@@ -72,7 +72,7 @@ int azc_pool_close(azc_id id) {
 
 /* ---- lending ------------------------------------------------------------ */
 
-/* The pool that has this byte, with its lock held; or NULL. */
+/* Returns the pool that has this byte, with its lock held; or NULL. */
 static azc_pool *pool_of(const char *at) {
     azc_pool *pool;
     for (uint32_t i = 0; (pool = azc__handle_next(&azc__pools, &i));) {
@@ -96,8 +96,8 @@ bool azc__pool_lends(const void *from, size_t n) {
     return lends;
 }
 
-/* Without memory for a second slot: piece by piece, each of which is zeros for a
- * moment. */
+/* For want of memory for a second slot: renews it piece by piece.  Each piece is zeros
+ * for a moment. */
 static int renew_slot(const azc_pool *pool, char *slot) {
     char kept[16 << 10];
     for (size_t at = 0, n; at < pool->stride; at += n) {
@@ -112,7 +112,7 @@ static int renew_slot(const azc_pool *pool, char *slot) {
     return 0;
 }
 
-/* The same bytes in other pages. */
+/* Moves the slot's bytes to other pages. */
 static int move_slot(const azc_pool *pool, char *slot) {
     char *fresh = azc_sys.remap ? map_aligned(pool->stride) : NULL;
     if (fresh) {

@@ -1,7 +1,7 @@
-/* port.c - tells one event loop of the operations that ended later.
+/* port.c - reports to one event loop the operations that end later.
  *
  * The fd is signalled once for any number of events, and cleared when the last of
- * them was acknowledged.
+ * them is acknowledged.
  */
 #include "port.h"
 
@@ -13,7 +13,7 @@
 typedef struct azc_port {
     azc_id id;
     int waker[2];
-    azc_note *first, **end; /* to be told; and where the next one goes */
+    azc_note *first, **end; /* posted notes; and where the next one goes */
     uint64_t sequence;      /* of the last event */
     uint64_t notes;
     bool signalled;
@@ -66,7 +66,7 @@ int azc__note_new(azc_id id, uint64_t token, azc_note **note) {
 
 uint64_t azc__note_token(const azc_note *note) { return note->event.token; }
 
-/* (mostly it is the first: notes are acknowledged, and posted again, in order) */
+/* (mostly the first: notes are acknowledged, and posted again, in order) */
 static void unlist(azc_port *port, azc_note *note) {
     azc_note **place = &port->first;
     if (!note->listed) return;
@@ -181,7 +181,7 @@ static int take(azc_port *port, azc_event *events, int max) {
     return count;
 }
 
-/* The loop is woken again and again until nothing is left to be retried. */
+/* Wakes the loop again as long as something is left to be retried. */
 static void run_retry(azc_id id, bool (*retry)(void)) {
     if (!retry || !retry()) return;
     azc_sys.sleep_us(RETRY_PAUSE_US);

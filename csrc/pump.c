@@ -13,8 +13,8 @@
  * A pump does not keep channels alive.  A channel leaves the pump's lists when it is
  * closed, and the poller reports numbers, which may name nothing by then.
  *
- * The pump of the sockets of one direction also watches the event loops that move what
- * is ready themselves (loop.h), and takes the place of those that are late.
+ * The pump of the receiving sockets also watches the event loops that receive by
+ * themselves (loop.h), and takes the place of those that are late.
  *
  * epoll is silent about a file whose number other code has closed.  So a pump checks
  * once a second whether the numbers it waits for are still ours.
@@ -37,11 +37,11 @@ struct azc_pump {
     azc_poller *poller;
     pthread_t thread;
     void (*resume)(azc_id channel);
-    azc_list ready;    /* to be resumed in the next round of the thread */
-    azc_list napping;  /* ... when they are due */
+    azc_list ready;    /* channels to resume in the next round of the thread */
+    azc_list napping;  /* channels to resume when they are due */
     azc_id private_to; /* this channel; 0: the pump is shared */
     int users;         /* channels of a shared pump, under azc__pumps_lock */
-    uint64_t watch_at; /* when the loops are looked at */
+    uint64_t watch_at; /* when to look after the loops */
     uint64_t check_at;
     bool stopping;
 };
@@ -82,7 +82,7 @@ static void list_add(azc_list *list, azc_channel *channel) {
     list->last = channel;
 }
 
-/* Makes those ready that are due; returns when the next one will be. */
+/* Moves napping channels that are due to the ready ones; returns when the next is due. */
 static uint64_t wake_the_due(azc_pump *pump, uint64_t now) {
     uint64_t next = UINT64_MAX;
     for (azc_channel *it = pump->napping.first, *after; it; it = after) {
@@ -99,7 +99,7 @@ static uint64_t wake_the_due(azc_pump *pump, uint64_t now) {
 
 /* ---- the thread ------------------------------------------------------ */
 
-/* Resumes all that are ready now, but not those that get ready meanwhile. */
+/* Resumes all channels that are ready now, but not those that get ready meanwhile. */
 static void resume_ready(azc_pump *pump) {
     pthread_mutex_lock(&pump->lock);
     const azc_channel *last = pump->ready.last;
@@ -121,7 +121,7 @@ static void check_number(azc_pump *pump, azc_channel *channel) {
     azc__leave(channel);
 }
 
-/* Once a second: are the numbers still ours? */
+/* Checks once a second whether the fds' numbers are still ours. */
 static void check_numbers(azc_pump *pump, uint64_t now) {
     if (now < pump->check_at) return;
     pump->check_at = now + SECOND_US * UINT64_C(1000);
@@ -135,7 +135,7 @@ static void check_numbers(azc_pump *pump, uint64_t now) {
         check_number(pump, channel);
 }
 
-/* Looks after the loops whose pollers were reported, or are due. */
+/* Looks after the loops that are due, or whose pollers were reported. */
 static void watch_loops(azc_pump *pump, const uint64_t *who, int count, uint64_t now) {
     if (pump->private_to) return;
     for (int i = 0; i < count; i++)
@@ -170,7 +170,7 @@ static void *run(void *arg) {
     int timeout;
     while ((timeout = timeout_of(pump, azc_sys.now_ns())) >= 0) {
         int count = azc__poller_wait(pump->poller, who, READY_MAX, timeout);
-        resume_ready(pump); /* first: who is resumed has one turn a round */
+        resume_ready(pump); /* before the reports: a channel gets one turn a round */
         for (int i = 0; i < count; i++)
             if (!(who[i] & AZC_LOOP_REPORT)) pump->resume(who[i]);
         uint64_t now = azc_sys.now_ns();
@@ -257,7 +257,7 @@ static void stop(azc_pump *pump) {
     pthread_mutex_unlock(&pump->lock);
 }
 
-/* (if the fd's number is lost, another file's place in the poller is left alone) */
+/* (If the fd's number is lost, its place in the poller is another file's.) */
 void azc__pump_leave(azc_channel *channel) {
     azc_pumping *it = &channel->pumping;
     azc_pump *pump = it->pump;

@@ -26,18 +26,18 @@ typedef struct azc_pumping {
 
 /* Gives the channel a pump, which will call resume; 0 or -errno. */
 int azc__pump_attach(azc_channel *channel, void (*resume)(azc_id channel));
-/* Resumes it at once, */
+/* Has the pump resume the channel at once. */
 void azc__pump_kick(azc_channel *channel);
-/* ... in so many microseconds at the latest, */
+/* Has the pump resume the channel in us microseconds at the latest. */
 void azc__pump_nap(azc_channel *channel, unsigned us);
-/* ... when its fd is ready: a loop does, if it is awake.  0 or -errno, as
- * azc__poller_arm. */
+/* Has the pump, or a loop that is awake, resume the channel when its fd is ready.  0 or
+ * -errno, as azc__poller_arm. */
 int azc__pump_poll(azc_channel *channel);
-/* Resumes a closed channel no more, and ends the pump with its last one. */
+/* For a closed channel: its pump no longer resumes it, and ends if it was the last. */
 void azc__pump_leave(azc_channel *channel);
 bool azc__pump_is_private(const azc_channel *channel);
 
-extern pthread_mutex_t azc__pumps_lock; /* of those that channels share */
+extern pthread_mutex_t azc__pumps_lock; /* of the pumps that channels share */
 /* In a forked child. */
 void azc__pump_fork_child(const azc_channel *channel);
 void azc__pump_fork_done(void);

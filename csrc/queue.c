@@ -18,7 +18,7 @@ static bool has_room(const azc_queue *queue, const azc_op *op) {
 
 static void append(azc_queue *queue, azc_op *op) {
     if (SABOTAGED(ORDER) && queue->cursor && queue->cursor != queue->tail) {
-        op->next = queue->cursor->next; /* overtakes those not yet begun */
+        op->next = queue->cursor->next; /* overtakes operations not yet begun */
         queue->cursor->next = op;
         return;
     }
@@ -71,10 +71,10 @@ bool azc__queue_lends(const azc_queue *queue, const struct iovec *piece,
 }
 
 /* Lists the next bytes to move, of at most max_ops operations, and marks them as in
- * flight.  After ENOUGH bytes no message is added, so that one that is over need not
- * wait for those behind it.  Returns the number of pieces; 0 if only empty messages
- * come next.  Pieces of at least lend_from bytes are lent if their memory allows it; 0
- * lends nothing.  *lend says whether these are.  A message with fds goes alone. */
+ * flight.  After ENOUGH bytes no message is added, so that a message that is out need not
+ * wait for the next ones.  Returns the number of pieces; 0 if only empty messages come
+ * next.  Pieces of at least lend_from bytes are lent if their memory allows it; 0 lends
+ * nothing.  *lend says whether the listed ones are.  A message with fds goes alone. */
 int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
                       uint64_t max_bytes, size_t lend_from, bool *lend) {
     *lend = false;
@@ -129,9 +129,8 @@ void azc__queue_advance(azc_queue *queue, uint64_t n, bool lent) {
 
 /* ---- going out ------------------------------------------------------- */
 
-/* Takes out the operations that are over, as a list in order: those sent as a
- * whole, and read as far as they were lent.  An empty message (a flush) waits for
- * all before it. */
+/* Takes the operations that are over out, as a list in order: they are sent as a whole,
+ * and their lent pages were read.  An empty message (a flush) waits for all before it. */
 azc_op *azc__queue_consume(azc_queue *queue, uint64_t upto) {
     azc_op *first = NULL, **end = &first, **place = &queue->head, *kept = NULL;
     while (*place != queue->cursor) {

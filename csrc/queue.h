@@ -4,13 +4,13 @@
  *
  *   head .......... cursor .......... first_waiting .... tail
  *    | with the reader | to be moved,  | to be moved,
- *    |                 | within limit  | has no room yet
+ *    |                 | within limit  | have no room yet
  *
  * advance(n)     the kernel has taken n more bytes: operations are advanced in
  *                place, and the cursor passes each that is sent as a whole
  * consume(upto)  the reader has read all bytes below this offset: the operations
  *                before the cursor that end there are over
- * admit()        there is room for the first that waits
+ * admit()        there is room for the first operation that waits
  *
  * Copied bytes are consumed as soon as they are sent, so without loans head is
  * cursor.  An operation with lent pages stays until the reader has read it.  An
@@ -22,20 +22,19 @@
 
 typedef struct azc_queue {
     azc_op *head, *tail, *cursor, *first_waiting;
-    uint64_t limit;   /* bytes that may be within it */
+    uint64_t limit;   /* the most `bytes` */
     uint64_t sent;    /* bytes of all operations, ever: the cursor's offset */
     uint64_t bytes;   /* still to be moved, within the limit */
-    uint64_t ops;     /* all operations, */
-    uint64_t waiting; /* and those that have no room yet */
+    uint64_t ops;     /* how many operations there are */
+    uint64_t waiting; /* how many of them have no room yet */
     bool lends_all;   /* any memory may be lent, not only a pool's */
 } azc_queue;
 
-/* Puts an operation at the end, which was in no queue before.  False: it has no room
- * yet. */
+/* Puts an operation at the end.  False: it has no room yet. */
 bool azc__queue_push(azc_queue *queue, azc_op *op);
-/* Puts it at the cursor: some of it was moved before it was queued. */
+/* Puts an operation at the cursor: some of it was moved before it was queued. */
 void azc__queue_push_first(azc_queue *queue, azc_op *op);
-/* The next one that has waited and has room now, or NULL. */
+/* Returns the next operation that waited and has room now, or NULL. */
 azc_op *azc__queue_admit(azc_queue *queue);
 /* May this piece be lent, with lend_from as for azc__queue_gather? */
 bool azc__queue_lends(const azc_queue *queue, const struct iovec *piece,
@@ -43,13 +42,13 @@ bool azc__queue_lends(const azc_queue *queue, const struct iovec *piece,
 int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
                       uint64_t max_bytes, size_t lend_from, bool *lend);
 void azc__queue_advance(azc_queue *queue, uint64_t n, bool lent);
-/* The next operation whose bytes are to be moved.  NULL: there is none, or a hold
- * comes first, whose relay moves bytes. */
+/* Returns the next operation whose bytes are to be moved.  NULL: there is none, or a
+ * hold comes first, whose relay moves bytes. */
 azc_op *azc__queue_next(const azc_queue *queue);
 azc_op *azc__queue_consume(azc_queue *queue, uint64_t upto);
 azc_op *azc__queue_find(const azc_queue *queue, uint64_t token);
 void azc__queue_remove(azc_queue *queue, azc_op *op);
-/* Makes an operation another message; nothing of it is sent yet. */
+/* Makes an operation of which nothing is sent yet another message. */
 void azc__queue_replace(azc_queue *queue, azc_op *op, const struct iovec *vec,
                         int count);
 /* Empties the queue; returns all operations as a list, in order. */

@@ -6,19 +6,20 @@
  *   both holds submitted --> the sink's turn --> the source's turn --> moving --> over
  *
  * A turn comes when the hold is the first of its queue and no other thread is driving
- * the channel.  From then on the relay is what drives it (channel.h), with in_call
- * set: so a cancel, a close or an error of another thread only asks the relay to stop,
- * and wakes it.  Before its turn a hold may end like any operation; then the relay
- * ends, and has moved nothing.
+ * the channel.  From then on the relay drives it (channel.h), with in_call set: so a
+ * cancel, a close or an error of another thread only asks the relay to stop, and wakes
+ * it.  Before its turn a hold may end like any operation; then the relay ends, and has
+ * moved nothing.
  *
- * A relay that completes is a message from a file of its own.  Cancelled before a byte is
- * out, it leaves no trace; later, its caller is told at once and it goes on.  If the
- * file fails then, the sink breaks, since nobody else would learn of it.  The source may
- * be closed meanwhile, which takes effect at the relay's end.
+ * A relay that completes is a message from a file of its own.  If it is cancelled before
+ * a byte is out, it leaves no trace.  If it is cancelled later, that is reported to the
+ * caller at once, and the relay goes on; if the file fails then, the sink breaks, since
+ * no one else would learn of it.  The source may be closed meanwhile, which takes effect
+ * at the relay's end.
  *
- * passing.h says how the bytes pass.  What was taken and is not out when the relay ends
- * goes out to the sink before any later message.  If the sink cannot take it, the
- * source's next receive gets it.
+ * passing.h says how the bytes pass.  Bytes that were taken and are not out when the
+ * relay ends go out to the sink before any later message.  If the sink cannot take them,
+ * the source's next receive gets them.
  */
 #include "passing.h"
 
@@ -35,12 +36,12 @@ typedef struct azc_relay {
     azc_hold hold; /* first, so that its address is the relay's */
     azc_id id;
     azc_passage pass;
-    azc_op *spare; /* for what is delivered after the relay's end */
+    azc_op *spare; /* for bytes that are delivered after the relay's end */
     int source_error;
 
     /* under the lock of its number */
-    bool over;  /* the thread is through with it */
-    bool freed; /* and so is the program */
+    bool over;  /* the thread has ended */
+    bool freed; /* azc_relay_free was called */
 } azc_relay;
 
 /* ---- waking ----------------------------------------------------------- */
@@ -57,7 +58,7 @@ static void lose(azc_hold *hold, bool outward, int status) {
 
 /* ---- the turn --------------------------------------------------------- */
 
-/* Takes the turn, if it has come and is wanted.  False: the hold has ended. */
+/* Takes the turn if it has come and is wanted.  False: the hold has ended. */
 static bool try_turn(azc_side *side, bool wanted) {
     if (side->turn) return true;
     azc_channel *channel = azc__find(side->id);
@@ -71,7 +72,7 @@ static bool try_turn(azc_side *side, bool wanted) {
     return alive;
 }
 
-/* Returns with both turns, or as soon as that cannot be any more. */
+/* Returns with both turns, or as soon as the relay cannot get both any more. */
 static void await_turns(azc_passage *pass) {
     azc_side *source = &pass->source, *sink = &pass->sink;
     while (!azc__pass_must_stop(pass)) {
@@ -84,7 +85,7 @@ static void await_turns(azc_passage *pass) {
 
 /* ---- the end ---------------------------------------------------------- */
 
-/* Does the sink go on?  Then it gets what lies between. */
+/* Does the sink go on?  Then it gets the bytes that lie between. */
 static bool goes_on(const azc_relay *relay) {
     azc_channel *channel = relay->pass.sink.channel;
     if (!relay->pass.sink.turn) return false;
@@ -94,7 +95,7 @@ static bool goes_on(const azc_relay *relay) {
     return open;
 }
 
-/* The source's next receive gets what lies between. */
+/* Leaves the bytes that lie between to the source's next receive. */
 static void give_back(azc_relay *relay, azc_channel *channel) {
     azc_passage *pass = &relay->pass;
     if (!pass->rest_bytes) return;
@@ -111,7 +112,7 @@ static void give_back(azc_relay *relay, azc_channel *channel) {
     pass->rest_bytes = 0;
 }
 
-/* The channel goes on, and its lock is released. */
+/* Lets the channel go on, and releases its lock. */
 static void end_side(const azc_side *side, azc_channel *channel) {
     if (side->turn)
         azc__end_turn(channel);
@@ -135,7 +136,7 @@ static void end_source(azc_relay *relay, bool delivers) {
     end_side(side, channel);
 }
 
-/* Puts what lies between in front of all others. */
+/* Queues the bytes that lie between before all other messages. */
 static void deliver(azc_relay *relay, azc_channel *channel) {
     struct iovec rest = {relay->pass.rest + relay->pass.rest_at,
                          relay->pass.rest_bytes};
@@ -149,12 +150,12 @@ static void deliver(azc_relay *relay, azc_channel *channel) {
     azc__queue_push_first(&channel->queue, op);
 }
 
-/* Has its caller been told that it goes on? */
+/* Was it reported to the caller that the relay goes on by itself? */
 static bool goes_alone(const azc_side *sink) {
     return sink->hold && sink->hold->hold->completes && !sink->hold->note;
 }
 
-/* What the sink's event tells. */
+/* The outcome and the status of the sink's event. */
 static int outcome_of(const azc_relay *relay, const azc_op *hold, bool delivers,
                       int *status) {
     const azc_side *source = &relay->pass.source;
@@ -176,9 +177,9 @@ static void end_hold(const azc_relay *relay, azc_channel *channel, bool delivers
     azc__end_one(channel, hold, status, outcome);
 }
 
-/* What follows has left the source for good.  So the hold ends as if it were out, also
- * if the sink was closed or broke meanwhile: then it is lost as all that is queued.
- * (Else a channel that we drive, and that is closing, ends its operations itself.) */
+/* Bytes that follow have left the source for good.  So the hold ends as if they were out,
+ * even if the sink was closed or broke meanwhile: then they are lost like all that is
+ * queued.  (If none follow, a sink that is closing ends its operations itself.) */
 static void end_sink(azc_relay *relay, bool delivers) {
     azc_side *side = &relay->pass.sink;
     azc_channel *channel = azc__find(side->id);
@@ -196,7 +197,7 @@ static void end_sink(azc_relay *relay, bool delivers) {
     end_side(side, channel);
 }
 
-/* (a hold that is still there has been in no queue) */
+/* (a hold that is still there was never in a queue) */
 static void release(azc_relay *relay) {
     azc_passage *pass = &relay->pass;
     if (pass->sink.hold) azc__note_free(pass->sink.hold->note);
@@ -209,7 +210,7 @@ static void release(azc_relay *relay) {
     azc_sys.release(relay);
 }
 
-/* With the lock of its number, which is released. */
+/* Call it with the lock of the relay's number, which it releases. */
 static void leave(azc_relay *relay) {
     azc_id id = relay->id;
     if (relay->over && relay->freed) {
@@ -220,7 +221,7 @@ static void leave(azc_relay *relay) {
     }
 }
 
-/* It was cancelled before a byte was out: then a file's bytes are dropped. */
+/* Was a relay that completes cancelled before a byte was out?  Then drop its bytes. */
 static bool leaves_no_trace(const azc_relay *relay) {
     const azc_side *sink = &relay->pass.sink;
     if (!relay->hold.completes || !sink->turn) return false;
@@ -236,7 +237,7 @@ static void *run(void *arg) {
     if (relay->pass.sink.turn && relay->pass.source.turn)
         azc__pass(&relay->pass);
     else
-        relay->pass.rest_bytes = 0; /* first is still the caller's */
+        relay->pass.rest_bytes = 0; /* they are those of `first`: nothing was taken */
     if (relay->pass.in_between) azc__pass_by_copy(&relay->pass);
     if (leaves_no_trace(relay)) relay->pass.rest_bytes = 0;
     if (SABOTAGED(BETWEEN)) relay->pass.rest_bytes = 0;
@@ -252,7 +253,7 @@ static void *run(void *arg) {
     return NULL;
 }
 
-/* ---- what is called for ----------------------------------------------- */
+/* ---- the calls -------------------------------------------------------- */
 
 static azc_relay *relay_new(size_t first) {
     azc_relay *relay = sys_zeros(sizeof *relay);
@@ -274,7 +275,7 @@ static azc_relay *relay_new(size_t first) {
     return relay;
 }
 
-/* The same pipe or file on both sides: it would never end. */
+/* Are both sides the same pipe or file?  The relay would never end. */
 static bool is_onto_itself(const azc_relay *relay, const azc_channel *it) {
     const azc_side *sink = &relay->pass.sink;
     return sink->id && (S_ISFIFO(it->mode) || S_ISREG(it->mode)) &&
@@ -302,8 +303,8 @@ static int queue_hold(azc_relay *relay, azc_side *side, azc_id id, int direction
     return r;
 }
 
-/* From here on an event tells the end of the sink's hold; or none does, if the call
- * fails (r).  It may have ended before, or been cancelled. */
+/* From here on an event reports the end of the sink's hold, unless the call fails (r < 0).
+ * The hold may have ended already, or been cancelled. */
 static void end_submission(azc_relay *relay, azc_op *hold, int r) {
     azc_channel *channel = azc__find(relay->pass.sink.id);
     hold->submitting = false;

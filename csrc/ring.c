@@ -1,8 +1,8 @@
 /* ring.c - rings, by number; azc_ring.h is their protocol.
  *
- * A consumer's batches may be given back in any order, but the producer knows one index
- * only, up to which all is free.  So each ring remembers its batches in the order in which
- * they were taken, and the index moves past those in front that were given back:
+ * A consumer's batches may be given back in any order, but the producer knows only one
+ * index, up to which all is free.  So each ring remembers its batches in the order in which
+ * they were taken, and the index moves past the first ones that were given back:
  *
  *     first                                   last
  *     held     given back     held     held
@@ -18,7 +18,7 @@
 #include "sabotage.h"
 
 typedef struct hold {
-    uint64_t end; /* of its last record: its name */
+    uint64_t end; /* of the batch's last record, which identifies it */
     bool is_over;
 } hold;
 
@@ -27,10 +27,10 @@ typedef struct azc_shm {
     hold *holds; /* a circle of `room` */
     size_t room, first, count;
     uint64_t records, bytes, waits;
-    uint64_t reserved; /* by whom, the last time */
-    uint64_t awaited;  /* one more than where room was waited for last */
+    uint64_t reserved; /* the key of the last reservation */
+    uint64_t awaited;  /* one more than the index that waited for room last */
     unsigned spin_us;
-    bool is_offered; /* and not taken */
+    bool is_offered; /* but not taken yet */
     bool has_left;   /* we have closed it: no more calls */
 } azc_shm;
 
@@ -53,7 +53,7 @@ static int make_room(azc_shm *shm) {
     return 0;
 }
 
-/* By its end; they are in order. */
+/* Finds a batch by its end; the batches are in order. */
 static hold *find(azc_shm *shm, uint64_t end) {
     size_t low = 0, high = shm->count;
     while (low < high) {
@@ -67,7 +67,7 @@ static hold *find(azc_shm *shm, uint64_t end) {
     return hold_at(shm, low);
 }
 
-/* Moves the index past what is free in front. */
+/* Moves the index past the first batches that were given back. */
 static void advance(azc_shm *shm) {
     uint64_t end = 0;
     while (shm->count && (hold_at(shm, 0)->is_over || SABOTAGED(HOLD))) {
@@ -82,7 +82,7 @@ static void advance(azc_shm *shm) {
 
 static azc_shm *locked(azc_id id) { return azc__handle_lock(&azc__rings, id); }
 
-/* The ring, of that role, while it is open; or NULL, and *why. */
+/* Returns the ring if it is open and has this role; or NULL, and *why. */
 static azc_shm *open_ring(azc_id id, int role, int *why) {
     azc_shm *shm = locked(id);
     if (!shm) {
@@ -182,8 +182,8 @@ static void pause_a_moment(void) {
 #endif
 }
 
-/* Looks again and again for a while: has the other side done something?  Without the
- * lock, which a finalizer that gives a batch back may need for the other to go on. */
+/* Looks repeatedly for a while: has the other side done something?  It holds no lock, so
+ * that a finalizer can give a batch back, for which the other side may wait. */
 static bool spin(azc_id id, uint64_t seen, unsigned us) {
     uint64_t deadline = azc_sys.now_ns() + us * UINT64_C(1000);
     bool is_new = false;
@@ -199,8 +199,8 @@ static bool spin(azc_id id, uint64_t seen, unsigned us) {
     return is_new;
 }
 
-/* A call found the ring full or empty (-EAGAIN): is it worth another try?  Releases the
- * lock, and looks only once for it. */
+/* Should a call that found the ring full or empty (-EAGAIN) try again?  Releases the lock,
+ * and spins only once in a call. */
 static bool is_to_try_again(azc_shm *shm, azc_id id, int r, bool has_spun) {
     uint64_t seen = shm->ring.seen;
     unsigned us = shm->spin_us;
@@ -211,7 +211,8 @@ static bool is_to_try_again(azc_shm *shm, azc_id id, int r, bool has_spun) {
 
 /* ---- sending ----------------------------------------------------------------- */
 
-/* With the lock held: room, or -EAGAIN with the bell armed, at first with slack. */
+/* With the lock held: reserves, or returns -EAGAIN with the bell armed, the first time
+ * with slack. */
 static int reserve(azc_shm *shm, uint64_t n, void **at) {
     bool is_first = shm->awaited != shm->ring.index + 1;
     uint64_t slack = is_first ? azc_ring_slack(&shm->ring) : 0;
@@ -226,7 +227,7 @@ static int reserve(azc_shm *shm, uint64_t n, void **at) {
     }
 }
 
-/* With the lock held on success. */
+/* Returns with the lock held on success. */
 static int reserve_by_id(azc_id id, uint64_t n, void **at, azc_shm **out) {
     for (bool has_spun = false;; has_spun = true) {
         int r;
@@ -289,7 +290,7 @@ int azc_shm_rollback(azc_id id, uint64_t key) {
 
 /* ---- receiving ----------------------------------------------------------------- */
 
-/* With the lock held: one record, or -EAGAIN with the bell armed. */
+/* With the lock held: takes one record, or returns -EAGAIN with the bell armed. */
 static int take_one(azc_shm *shm, azc_ring_record *record) {
     for (;;) {
         bool was_gone = shm->ring.is_gone;
@@ -302,7 +303,7 @@ static int take_one(azc_shm *shm, azc_ring_record *record) {
     }
 }
 
-/* The first record, and of those that follow as many as are there. */
+/* Takes the first record, and as many of the next ones as are there. */
 static int take(azc_shm *shm, int most, azc_batch *batch, azc_item *items) {
     azc_ring_record record;
     uint64_t at = shm->ring.next;

@@ -13,7 +13,7 @@ static bool may_send_now(const azc_channel *channel) {
     return !channel->queue.cursor && !channel->driving && channel->lane->direct;
 }
 
-/* 1 once in a while, so that a caller whose sends never wait yields to its loop. */
+/* Returns 1 now and then, so that a caller whose sends never wait yields to its loop. */
 static int budget_is_spent(azc_channel *channel, uint64_t n) {
     channel->spent += 1 + (n >> 12);
     if (channel->spent < channel->budget) return 0;
@@ -23,15 +23,15 @@ static int budget_is_spent(azc_channel *channel, uint64_t n) {
 
 /* ---- operations ------------------------------------------------------ */
 
-/* A pipe is read faster if one thread writes without a pause.  So a message that the
- * pump would have to finish is the pump's from the start. */
+/* A pipe is read faster if one thread writes without a pause.  So if the pump would have
+ * to finish a message, it sends the message from the start. */
 static bool is_for_pump(const azc_channel *channel, const azc_op *op) {
     return channel->lane->pieces && !channel->lender.lends &&
            op->total > channel->lane->direct;
 }
 
-/* What the submitting call returns for an operation that has ended.  If it failed
- * with some bytes out, an event must tell how many. */
+/* Returns what the submitting call returns for an operation that has ended.  If it failed
+ * with some bytes out, an event must report how many. */
 static ssize_t report(azc_channel *channel, azc_op *op) {
     azc_note *note = op->note;
     ssize_t r = op->status < 0 ? op->status : (ssize_t)op->sent;
@@ -177,7 +177,7 @@ void azc_close_fds(azc_fds *fds) {
     while (fds->count > 0) azc_sys.close(fds->fds[--fds->count]);
 }
 
-/* ---- to the bound port: no operation, if all goes out at once --------- */
+/* ---- to the bound port: without an operation if all goes out at once --- */
 
 typedef struct message {
     const struct iovec *vec;
@@ -193,15 +193,15 @@ static bool would_be_lent(const azc_channel *channel, const message *it) {
     return false;
 }
 
-/* A socket takes what it has room for in one call.  A pipe is given piece after
- * piece, which is the pump's work. */
+/* A socket takes all that it has room for in one call.  A pipe gets piece after piece,
+ * which is the pump's work. */
 static bool fits_attempt(const azc_channel *channel, const message *it) {
     return it->n && it->count <= VEC_INLINE && it->n <= channel->lane->offer;
 }
 
-/* What is left after an attempt becomes an operation: the spare, since without memory
- * the message would be torn now.  It goes before all others, which were queued while
- * the attempt was in the kernel. */
+/* The rest after an attempt becomes an operation: the spare, since the message would be
+ * torn if memory ran out now.  It goes before all others, which were queued while the
+ * attempt was in the kernel. */
 static int queue_rest(azc_channel *channel, const message *it, ssize_t sent) {
     azc_op *op = channel->spare;
     channel->spare = NULL;
@@ -270,7 +270,7 @@ static int send_within(azc_channel *channel, const message *it, bool ask_room) {
     return at_once ? attempt(channel, it) : queue_all(channel, it, ask_room);
 }
 
-/* An event will tell that token, so no other message may have it. */
+/* Unbinds the token unless all is out: an event will carry it, so no other message may. */
 static int send_bound(azc_id id, uint64_t token, const message *it, bool ask_room) {
     azc_channel *channel = azc__enter(id);
     if (!channel) return azc__why(id);

@@ -27,20 +27,20 @@
 #endif
 
 #ifndef MSG_NOSIGNAL
-#define MSG_NOSIGNAL 0 /* there, sockets have SO_NOSIGPIPE */
+#define MSG_NOSIGNAL 0 /* such systems have SO_NOSIGPIPE */
 #endif
 #ifndef MSG_CMSG_CLOEXEC
-#define MSG_CMSG_CLOEXEC 0 /* there, each fd is told so afterwards */
+#define MSG_CMSG_CLOEXEC 0 /* recv_fds sets FD_CLOEXEC afterwards */
 #endif
 #ifndef SIOCOUTQ
-#define SIOCOUTQ FIONREAD /* there, nothing is lent to a socket */
+#define SIOCOUTQ FIONREAD /* unused: such systems lend nothing to a socket */
 #endif
 #ifndef RWF_NOSIGNAL
 #define RWF_NOSIGNAL 0x100 /* Linux 6.18 */
 #endif
 
-/* What a call returns, or -errno.  A call that a signal's handler has interrupted is
- * made again: it has done nothing. */
+/* What a call returns, or -errno.  A call that a signal handler interrupted has done
+ * nothing, and is made again. */
 #define RESULT(call)                                                                   \
     __extension__({                                                                    \
         ssize_t result_;                                                               \
@@ -49,13 +49,13 @@
         result_ < 0 ? -errno : result_;                                                \
     })
 
-/* Whether a write to a broken pipe would kill this process. */
+/* If false, a write to a broken pipe raises SIGPIPE, which may kill this process. */
 static bool sigpipe_is_ignored(void) {
     struct sigaction action;
     return sigaction(SIGPIPE, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-/* Takes back the SIGPIPE that our own write has made pending. */
+/* Takes back the SIGPIPE that our own write raised. */
 static void consume_sigpipe(const sigset_t *only) {
 #ifdef AZC_PORTABLE
     sigset_t pending;
@@ -81,9 +81,9 @@ static ssize_t plain_write(int fd, const struct iovec *vec, int count, int flags
     return RESULT(writev(fd, vec, count));
 }
 
-/* A write to a broken pipe must not kill a program that has never heard of SIGPIPE.
- * So the signal is blocked during our writes, and one that they raise is consumed.
- * (In the pump's threads it is always blocked.) */
+/* A write to a broken pipe must not kill a program that knows nothing of SIGPIPE.  So the
+ * signal is blocked during our writes, and taken back if they raise it.  (In the pump's
+ * threads it is always blocked.) */
 static void sys_block_sigpipe(sys_sigpipe *state) {
     sigset_t only, pending;
     state->blocked = !sigpipe_is_ignored();
@@ -113,7 +113,7 @@ static ssize_t write_without_sigpipe(int fd, const struct iovec *vec, int count,
     return r;
 }
 
-/* The bare system call: glibc's write is a pthread cancellation point, which costs. */
+/* The bare system call: glibc's write is a pthread cancellation point, which takes time. */
 static ssize_t sys_write_piece(int fd, const void *data, size_t n) {
 #ifdef AZC_PORTABLE
     return RESULT(write(fd, data, n));
@@ -144,8 +144,8 @@ static ssize_t sys_read(int fd, const struct iovec *vec, int count, int how) {
     return how & SYS_NOWAIT ? -EOPNOTSUPP : RESULT(readv(fd, vec, count));
 }
 
-/* Through a pipe: where memcpy would crash at a hole, the kernel returns EFAULT.  (It
- * gives all of a piece back that it has taken.) */
+/* Through a pipe: where memcpy would crash at a hole, the kernel returns EFAULT.  (One
+ * read returns the whole piece that was written.) */
 static ssize_t sys_copy(void *to, const void *from, size_t n) {
     int ends[2];
     ssize_t r = 0;
@@ -167,8 +167,8 @@ static ssize_t sys_copy(void *to, const void *from, size_t n) {
 
 enum {
     A_BUFFER = 64 << 10, /* bytes in each buffer that a splice queues */
-    A_HEAD = 768,        /* what the kernel counts for it besides */
-    BETWEEN = 512 << 10, /* bytes that the pipe is to hold */
+    A_HEAD = 768,        /* bytes that the kernel counts for each besides */
+    BETWEEN = 512 << 10, /* bytes that the pipe should hold */
 };
 
 /* How many bytes a splice would put into the socket's queue now. */
@@ -188,15 +188,16 @@ static bool is_still_between(const sys_between *it, int end) {
            st.st_ino == it->inode;
 }
 
-/* Only the numbers that other code has not closed, which may be other files' now. */
+/* Closes only numbers that are still the pipe's: other code may have closed one, and
+ * opened another file with it. */
 static void sys_close_between(sys_between *it) {
     for (int i = 0; i < 2; i++)
         if (is_still_between(it, i)) close(it->ends[i]);
     it->ends[0] = -1;
 }
 
-/* A user who has many pipes gets only two pages for each more: such a one is closed, and
- * the channel copies. */
+/* A user with many pipes gets only two pages for each new one.  Such a pipe is closed
+ * again, and the channel copies. */
 static int open_between(sys_between *it) {
     struct stat st = {0};
     if (pipe2(it->ends, O_CLOEXEC | O_NONBLOCK) < 0) return -ENOSYS;
@@ -209,8 +210,8 @@ static int open_between(sys_between *it) {
     return -ENOSYS;
 }
 
-/* There is no other way to share pages with a socket.  What it does not take, though it
- * had room, is thrown away with the pipe. */
+/* There is no other way to share pages with a socket.  Bytes that it does not take, though
+ * it had room, are thrown away with the pipe. */
 static ssize_t lend_to_socket(int socket, sys_between *it, const struct iovec *vec) {
     ssize_t n = room_of(socket);
     if (n <= 0) return n < 0 ? n : -EAGAIN;
@@ -236,8 +237,8 @@ static ssize_t sys_lend(int fd, sys_between *between, const struct iovec *vec,
     return write_without_sigpipe(fd, vec, count, BY_VMSPLICE);
 }
 
-/* Only UNIX sockets do; before Linux 6.5 a splice waits for a reader that is inside its
- * system call. */
+/* Only UNIX sockets take loans.  Before Linux 6.5 a splice would wait for a reader that is
+ * inside its system call. */
 static int sys_takes_loans(int socket) {
     int domain = 0, type = 0, major = 0, minor = 0, room = 0;
     socklen_t size = sizeof domain;
@@ -276,7 +277,7 @@ static ssize_t sys_copy(void *to, const void *from, size_t n) {
         struct iovec local = {(char *)to + done, n - done};
         struct iovec remote = {(char *)(uintptr_t)from + done, n - done};
         ssize_t r = RESULT(process_vm_readv(getpid(), &local, 1, &remote, 1, 0));
-        if (r == -ENOSYS || r == -EPERM) { /* a sandbox forbids it */
+        if (r == -ENOSYS || r == -EPERM) { /* (a sandbox forbids the call) */
             memcpy((char *)to + done, (const char *)from + done, n - done);
             break;
         }
@@ -293,10 +294,10 @@ static struct msghdr message_of(const struct iovec *vec, int count) {
                            .msg_iovlen = (size_t)count};
 }
 
-/* For the sender's credentials and the like, where a socket option asks for them. */
+/* For the sender's credentials and the like, which a socket option may ask for. */
 enum { OTHER_WORDS = 128 };
 
-/* Aligned room for what goes beside the bytes. */
+/* Aligned room for control messages. */
 typedef union beside {
     struct cmsghdr first;
     char room[CMSG_SPACE(sizeof(int) * AZC_MOST_FDS) + OTHER_WORDS];
@@ -329,7 +330,7 @@ static void store_fds(struct msghdr *message, azc_fds *fds) {
     }
 }
 
-/* (some more than were asked for may come, into the room for other words) */
+/* (a few more fds than expected may come, into the room for OTHER_WORDS) */
 static ssize_t recv_fds(int fd, const struct iovec *vec, int count, azc_fds *fds) {
     struct msghdr message = message_of(vec, count);
     beside it;
@@ -396,7 +397,7 @@ static uint64_t sys_now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* (only threads of ours wait in it, which no signal interrupts) */
+/* (It cannot exceed its timeout: only our own threads wait in it, which block signals.) */
 static int sys_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     return (int)RESULT(poll(fds, count, timeout_ms));
 }
@@ -411,7 +412,7 @@ static int sys_identify(int fd, struct stat *st) {
         st->st_ino = it.stx_ino;
         st->st_mode = it.stx_mode;
     }
-    if (r != -ENOSYS && r != -EPERM) return r; /* (a sandbox forbids it) */
+    if (r != -ENOSYS && r != -EPERM) return r; /* (a sandbox forbids statx) */
 #endif
     return (int)RESULT(fstat(fd, st));
 }
@@ -451,7 +452,7 @@ static int sys_blocking_pipe(int ends[2]) {
 #endif
 }
 
-/* On Linux an interrupted close has closed: it is not to be done again. */
+/* On Linux an interrupted close has closed the fd: never repeat it. */
 static int sys_close(int fd) { return close(fd) < 0 && errno != EINTR ? -errno : 0; }
 
 static int sys_shutdown(int fd) { return (int)RESULT(shutdown(fd, SHUT_WR)); }
@@ -481,19 +482,19 @@ static int sys_open_waker(int ends[2]) {
 static void sys_enlarge(int fd, int bytes) {
 #ifdef F_SETPIPE_SZ
     while (bytes > fcntl(fd, F_GETPIPE_SZ) && fcntl(fd, F_SETPIPE_SZ, bytes) < 0)
-        bytes /= 2; /* above the limit of one pipe, or of all of the user's */
+        bytes /= 2; /* it is above the limit of one pipe, or of the user's pipes */
 #else
     (void)fd, (void)bytes;
 #endif
 }
 
-/* Eight bytes, since an eventfd wants a number. */
+/* Writes eight bytes, since an eventfd takes numbers. */
 static void sys_signal(int fd) {
     const uint64_t one = 1;
     (void)RESULT(write(fd, &one, sizeof one));
 }
 
-/* One read empties an eventfd. */
+/* One read empties an eventfd; a pipe may need several. */
 static void sys_clear(int fd) {
     char ignored[64];
     while (RESULT(read(fd, ignored, sizeof ignored)) == sizeof ignored) {
@@ -508,8 +509,8 @@ static int sys_epoll_ctl(int epoll, int how, int fd, struct epoll_event *event) 
     return (int)RESULT(epoll_ctl(epoll, how, fd, event));
 }
 
-/* epoll_wait counts in milliseconds; where that is too coarse, another poll of the
- * epoll fd waits. */
+/* epoll_wait counts in milliseconds.  If that is too coarse, ppoll waits for the epoll
+ * fd. */
 enum { COARSE_US = 100000 };
 
 static int sys_epoll_wait(int epoll, struct epoll_event *events, int max,
@@ -553,7 +554,8 @@ static int sys_remap(void *from, size_t n, void *to) {
 }
 #endif
 
-/* Without its pages a mapping needs no room for others, nor a limit's leave. */
+/* madvise first: fresh pages in the old mapping need no new mapping, which a limit could
+ * refuse. */
 static int sys_replace(void *at, size_t n) {
 #ifndef AZC_PORTABLE
     const int locked = 24; /* MADV_DONTNEED_LOCKED, Linux 5.18 */
@@ -566,7 +568,7 @@ static int sys_replace(void *at, size_t n) {
 
 /* ---- threads, time -------------------------------------------------------- */
 
-/* Signals belong to the program's own threads, so ours block them all. */
+/* Signals are for the program's own threads, so ours block them all. */
 static int sys_thread_start(pthread_t *thread, void *(*run)(void *), void *arg) {
     sigset_t all, before;
     sigfillset(&all);

@@ -1,25 +1,25 @@
 /* sys.h - every system call of the helper, through one table.
  *
  * Each entry returns >= 0 or -errno, unless it says otherwise, and never -EINTR; no
- * other file touches errno.  What a system lacks (splice, say) is NULL.  Tests put a
- * simulated kernel here: they assign other functions before the first channel is opened.
+ * other file touches errno.  Calls that a system lacks (splice, say) are NULL.  Tests put
+ * a simulated kernel here: they assign other functions before they open a channel.
  *
  * The syscalls, and why
  *   writev, readv     files, ttys, and everything in the portable build
  *   pwritev2/preadv2  pipes: RWF_NOWAIT needs no O_NONBLOCK on a description
  *                     that others may share, RWF_NOSIGNAL spares a SIGPIPE
- *   vmsplice          lends pages to a pipe; FIONREAD tells what is not read yet.
- *                     splice takes them on to a UNIX socket, where SIOCOUTQ tells
- *   sendmsg, recvmsg  sockets: MSG_DONTWAIT and MSG_NOSIGNAL do the same there;
- *                     SCM_RIGHTS carries fds
- *   statx             whether the number is still the file that we were given: with
- *                     AT_STATX_DONT_SYNC, since a file system that is asked may
- *                     never answer
- *   fcntl             keeps a pipe end of ours non-blocking, whatever another owner
- *                     of it has set
- *   copy              process_vm_readv on ourselves (or a pipe): a copy that
- *                     meets a hole in the caller's memory says EFAULT where
- *                     memcpy would die
+ *   vmsplice          lends pages to a pipe, where FIONREAD counts unread bytes;
+ *                     splice takes them on to a UNIX socket, where SIOCOUTQ does
+ *   sendmsg, recvmsg  sockets: MSG_DONTWAIT and MSG_NOSIGNAL take the place of the
+ *                     RWF flags; SCM_RIGHTS carries fds
+ *   statx             is the number still the file that we were given?  With
+ *                     AT_STATX_DONT_SYNC, since a file system's server may never
+ *                     answer
+ *   fcntl             keeps our pipe end non-blocking, whatever another owner of it
+ *                     has set
+ *   copy              process_vm_readv on ourselves (or a pipe), which returns
+ *                     EFAULT for a hole in the caller's memory, where memcpy would
+ *                     crash
  */
 #ifndef AZC_SYS_H
 #define AZC_SYS_H
@@ -41,10 +41,10 @@ enum {
 typedef struct sys_sigpipe {
     sigset_t before;  /* the thread's signal mask */
     bool blocked;     /* false: SIGPIPE was ignored, so nothing was done */
-    bool was_pending; /* a SIGPIPE that is not ours */
+    bool was_pending; /* a SIGPIPE of the program's was pending before */
 } sys_sigpipe;
 
-/* A pipe of ours that leads to a socket. */
+/* Our own pipe that leads to a socket. */
 typedef struct sys_between {
     int ends[2]; /* the first is -1: it is not open */
     dev_t device;
@@ -58,21 +58,21 @@ struct azc_sys {
     ssize_t (*write_file)(int fd, const struct iovec *vec, int count);
     ssize_t (*write_pipe)(int fd, const struct iovec *vec, int count, int how);
     ssize_t (*read)(int fd, const struct iovec *vec, int count, int how);
-    /* The cheapest call there is, for pieces of our own pipes.  Only while SIGPIPE is
-     * blocked, as it always is in threads of ours. */
+    /* The cheapest call, for pieces of our own pipes.  Only while SIGPIPE is blocked, as
+     * it always is in our threads. */
     ssize_t (*write_piece)(int fd, const void *data, size_t n);
     void (*block_sigpipe)(sys_sigpipe *state);
     void (*restore_sigpipe)(const sys_sigpipe *state, ssize_t written);
-    /* To a pipe; or to a UNIX socket, as much of the first piece as it has room for,
-     * through the pipe `between`, which is opened when needed, and is empty before and
-     * afterwards.  To a socket only while SIGPIPE is blocked. */
+    /* Lends to a pipe (between is NULL).  Or lends to a UNIX socket as much of the first
+     * piece as it has room for, through `between`, which is opened when needed, and is
+     * empty before and after; only while SIGPIPE is blocked. */
     ssize_t (*lend)(int fd, sys_between *between, const struct iovec *vec, int count);
     /* Bytes in a pipe; or at least the bytes that a socket's peer has not read. */
     ssize_t (*unread)(int fd, bool socket);
-    /* With files, unless fds is NULL. */
+    /* With open files, unless fds is NULL. */
     ssize_t (*send)(int fd, const struct iovec *vec, int count, const azc_fds *fds);
     ssize_t (*recv)(int fd, const struct iovec *vec, int count, azc_fds *fds);
-    /* Without a copy in user space; neither waits, but for a socket that blocks. */
+    /* Move without a copy in user space; both wait only for a socket that blocks. */
     ssize_t (*splice)(int from, int to, size_t n);
     ssize_t (*sendfile)(int from, int to, size_t n);
 
@@ -83,7 +83,7 @@ struct azc_sys {
     int (*is_tty)(int fd); /* 1 or 0 */
     int (*set_nonblock)(int fd);
     int (*is_nonblocking)(int fd);  /* 1 or 0 */
-    int (*no_sigpipe)(int fd);      /* a socket, where MSG_NOSIGNAL is unknown */
+    int (*no_sigpipe)(int fd);      /* a socket; for want of MSG_NOSIGNAL */
     int (*takes_loans)(int socket); /* the size of its buffer, or 0 */
     int (*linger)(int fd);          /* seconds that a socket's close may take */
     int (*dup)(int fd);             /* closed on exec, 3 or higher */
@@ -95,7 +95,7 @@ struct azc_sys {
     /* Waking and waiting; epoll is for Linux alone */
     int (*open_waker)(int ends[2]); /* an eventfd, twice; or a pipe's ends */
     int (*pipe)(int fds[2]);
-    void (*enlarge)(int pipe, int bytes); /* if that can be */
+    void (*enlarge)(int pipe, int bytes); /* as far as the user's limits allow */
     void (*signal)(int end);
     void (*clear)(int end);
     int (*epoll_create)(void);
@@ -110,12 +110,12 @@ struct azc_sys {
     void *(*map)(size_t n); /* NULL: there is none */
     int (*unmap)(void *at, size_t n);
     void (*prefer_huge)(void *at, size_t n);
-    int (*remap)(void *from, size_t n, void *to); /* replaces what is there */
+    int (*remap)(void *from, size_t n, void *to); /* replaces the pages at `to` */
     int (*replace)(void *at, size_t n);           /* by fresh pages, even if locked */
 
     /* Threads (which are detached), processors, time */
     int (*thread_start)(pthread_t *thread, void *(*run)(void *), void *arg);
-    int (*has_one_cpu)(void); /* this process may use no other now; 1 or 0 */
+    int (*has_one_cpu)(void); /* this process may use only one; 1 or 0 */
     uint64_t (*now_ns)(void);
     void (*sleep_us)(unsigned us);
 };
@@ -128,14 +128,14 @@ static inline void *sys_zeros(size_t n) {
     return memory ? memset(memory, 0, n) : NULL;
 }
 
-/* 1 if it is ready for that now, or has ended; 0, or -errno. */
+/* 1 if the fd is ready for these events now, or has ended; else 0; or -errno. */
 static inline int sys_ready(int fd, short events) {
     struct pollfd it = {fd, events, 0};
     return azc_sys.poll(&it, 1, 0);
 }
 
-/* A pipe's ends, or a waker's; -1 is none.  (A fork in between must not close the numbers'
- * next file, so they are forgotten first.) */
+/* Closes the ends of a pipe or waker, unless they are -1.  (It forgets the numbers first:
+ * the child of a fork in between must not close another file with one of them.) */
 static inline void sys_close_both(int ends[2]) {
     int first = ends[0], second = ends[1];
     ends[0] = ends[1] = -1;

@@ -4,22 +4,22 @@ A module imports those above it, never those below.
 
     errors          errno -> exception, the only table
     failure         a failure that is remembered, to be raised again later
-    extras          what is said where an optional package is missing
+    extras          the messages for optional packages that are missing
     pipe_size       how much a pipe holds
     lock            a lock that a signal's exception never leaves taken
     binding         the C functions, as cffi offers them: the only file that sees cffi
     leases          memory lent to the program until it releases it: frames, pictures
     pins            a caller's buffer as memory that C may use
     colour          RGB and YUV: what Python asks of csrc/colour
-    borrows         what C has borrowed, and whom to tell when it is done
+    borrows         memory that C has borrowed, and ports, which report its end
     fds             open files that travel with bytes
-    memory          a pool's slots, and views that tell when the last of them is gone
+    memory          a pool's slots, and views that report when the last of them is gone
     fork_and_exit   what happens in a forked child, and at interpreter exit
     channel         one fd, one direction
     groups          many messages in few system calls
     to_all          one message to many channels
     waiter          wakes the tasks that wait, on asyncio, uvloop and trio
-    change          waiting for something to change, and for one's turn
+    change          waiting for a change, and for a call's turn
     batches         many records in one receive
     lifetime        a stream's tie to its event loop, and its end
     receiving       ReceiveStream
@@ -35,7 +35,7 @@ import importlib
 
 
 def _is_main_interpreter() -> bool:
-    # (the module that knows has had two names)
+    # (the module's name differs between versions)
     for name in ("_interpreters", "_xxsubinterpreters"):
         try:
             interpreters = importlib.import_module(name)

@@ -1,16 +1,16 @@
 """Receives that begin before anybody waits for them, and end without Python.
 
 C starts the next receive without Python.  `take` returns at once if the first is
-complete, and while the program looks at that, the others arrive.
+complete, and while the program uses its result, the others arrive.
 
-The states of one, and who owns the memory
-    queued      borrowed; the kernel writes there, and what follows the receive uses it
-    there       borrowed still, until somebody has asked for it
+The states of a receive, and who owns its memory
+    queued      borrowed; the kernel writes there, then ``then`` uses it
+    there       still borrowed, until `take`
     taken       the caller's
     failed      the stream has ended, or is closed; the caller's
 
-A cancel of who waits changes none of these.  An exception while one is being queued
-takes it back, as a receive that is interrupted.
+A cancelled `take` changes none of these.  If `begin` is interrupted, it takes the
+receive back.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Coming(Reception, Generic[T]):
 
 
 class Ahead(Generic[T]):
-    """Receives from a stream in its place: nobody else can from now on."""
+    """Receives from a stream; no other call can receive from it any more."""
 
     def __init__(self, stream: ReceiveStream) -> None:
         """Raises: as `ReceiveStream.receive`."""
@@ -59,17 +59,17 @@ class Ahead(Generic[T]):
         stream._reception = Ahead  # (not self: that would be a cycle)
 
     def __len__(self) -> int:
-        """How many have begun, and were not taken."""
+        """Return how many receives have begun and were not taken."""
         return len(self._coming)
 
     def __iter__(self) -> Iterator[T]:
-        """What these will result in."""
+        """Iterate over their results."""
         return (one.result for one in self._coming)
 
     def begin(self, memory: Buffer, then: ThenRgb, result: T) -> None:
-        """Receive into all of ``memory`` after the others, and call ``then``.
+        """Receive into all of ``memory`` after the others, and then call ``then``.
 
-        Whoever takes it gets ``result``.
+        `take` will return ``result``.
 
         Raises: StreamClosed, StreamBroken; TypeError, BufferError: as `pin_writable`.
         """
@@ -85,7 +85,7 @@ class Ahead(Generic[T]):
             raise
 
     async def take(self) -> T:
-        """The first of them; cancelled, it stays the first.
+        """Return the result of the first receive; a cancel leaves it the first.
 
         Raises:
             EndOfStream: the stream ended before its first byte.
@@ -96,17 +96,17 @@ class Ahead(Generic[T]):
         await waiter.checkpoint()
         await waiter.wait(first)
         if first not in self._coming:
-            raise StreamClosed("the stream was closed")  # and the others forgotten
+            raise StreamClosed("the stream was closed")  # and `clear` was called
         first.raise_if_failed()
         n, size = first.received, len(first.view)
         if n < size:
             raise IncompleteReceive(n, size) if n else anyio.EndOfStream
         unpin(first.views)
-        # One line without a call, since a signal may raise after each of both.
+        # (One line without a call: a signal handler may raise at a new line or a call.)
         del self._coming[0]; return first.result  # noqa: E702  # fmt: skip
 
     def clear(self) -> list[T]:
-        """Forget them all.  C gives the memory of each back when it ends."""
+        """Forget all receives.  The memory of each is given back when it ends in C."""
         forgotten = list(self._coming)
         self._coming.clear()
         for one in forgotten:
@@ -129,7 +129,7 @@ class Ahead(Generic[T]):
             raise channel.refused(result, one.total, one.taken)
 
     def _take_back(self, waiter: Waiter, one: Coming[T]) -> None:
-        """It has failed to begin, or was interrupted: keep what has arrived."""
+        """Undo a `begin` that failed or was interrupted; keep what has arrived."""
         stream = self._stream
         stream._in.take_back_blocking(waiter.port, one)
         if one in self._coming:

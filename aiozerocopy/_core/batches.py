@@ -2,10 +2,10 @@
 
 Where the bytes are
     coming        in the next batch's memory, which nobody else has
-    interrupted   with the stream, by a cancel or because it broke; nothing is lost
+    interrupted   with the stream, after a cancel or because it broke; nothing is lost
     given         the caller's, as an array
-At the end the whole records come first, as a shorter array.  What is left of a record
-is told by the error that follows, and so is a broken stream.
+At the end the whole records come first, as a shorter array.  The error for the rest of
+a record, or for a broken stream, comes after that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """A `ReceiveStream`, as much of it as is used here."""
+    """The part of a `ReceiveStream` that is used here."""
 
     _unread: bytes
 
@@ -39,7 +39,7 @@ class Source(Protocol):
 
 
 class Pool(Protocol):
-    """A `FramePool`, as much of it as is used here."""
+    """The part of a `FramePool` that is used here."""
 
     slots: int
     frame_bytes: int
@@ -50,12 +50,12 @@ class Pool(Protocol):
 def give_back(
     stream: Source, come: list[Any], view: memoryview | None, slot: Lease | None
 ) -> None:
-    """A call was interrupted: the next receive begins with what had come for it.
+    """Leave the bytes of an interrupted call to the next receive; may be called twice.
 
-    May be called twice.  (The traceback keeps the view and the slot.)
+    (The view and the slot are released, since the traceback keeps them.)
     """
     unread = b"".join(come) + stream._unread
-    stream._unread, come[:] = unread, ()  # (one statement, as above)
+    stream._unread, come[:] = unread, ()  # (one statement, as in `receive` below)
     if view is not None:
         with contextlib.suppress(BufferError):  # C still has it
             view.release()
@@ -77,7 +77,7 @@ class Batches:
         self._shape = (shape,) if isinstance(shape, int) else tuple(map(int, shape))
         self._dtype = numpy.dtype(dtype)
         self._pool = pool
-        self._is_over = False  # there will be no full batch any more
+        self._is_over = False  # True: no full batch will come any more
         self._failure: Failure[Exception] | None = None  # None: the stream's end
         if not self._shape or min(self._shape) < 1 or not self._dtype.itemsize:
             raise ValueError(
@@ -116,12 +116,12 @@ class Batches:
                 self._is_over = True
             except StreamBroken as error:
                 self._is_over, self._failure = True, Failure(error)
-        # (the stream has kept what had come when it broke)
+        # (the stream has kept the bytes that came before it broke)
         whole = len(self._stream._unread) // self._record_bytes
         return await self._receive(min(whole, count)) if whole else self._stop()
 
     async def _receive(self, count: int) -> npt.NDArray[Any]:
-        """So many records, or as many as there are before the end."""
+        """Receive ``count`` records, or as many as there are before the end."""
         slot: Lease | None = None
         view: memoryview | None = None
         come: list[memoryview] = []
@@ -135,7 +135,7 @@ class Batches:
             else:
                 view = memoryview(self._numpy.empty(wanted, "u1"))
             try:
-                # (one statement: no signal handler runs before it is known)
+                # (one statement: no signal handler runs before `come` has the view)
                 come += await self._stream.receive_exactly(view) or (view,)
             except IncompleteReceive as error:
                 return self._last(view, error.received)
@@ -151,7 +151,7 @@ class Batches:
         return self._numpy.ndarray(shape, self._dtype, view)
 
     def _last(self, view: memoryview, received: int) -> npt.NDArray[Any]:
-        """The whole records of a batch that the end of the stream has cut short."""
+        """Return the whole records of a batch that the stream's end has cut short."""
         whole, rest = divmod(received, self._record_bytes)
         self._is_over = True
         if rest:

@@ -15,7 +15,7 @@ try:
     import aiozerocopy._azc as _azc
 except ModuleNotFoundError as error:
     if error.name != "aiozerocopy._azc":
-        raise  # it is there, and misses something else
+        raise  # it is there, but it imports a module that is missing
     raise ImportError(
         f"The C part of aiozerocopy is not built in {Path(__file__).parents[2]}: "
         "run `pip install -e .` there, or start Python from another folder to use "
@@ -27,7 +27,7 @@ except ModuleNotFoundError as error:
 class _Lib(Protocol):
     """Functions that return an int, for the type checker.
 
-    Their arguments are declared in C, and cffi compares each call with that.
+    C declares their arguments, and cffi checks each call.
     """
 
     def azc_pool_slot(self, pool: int, slot: int) -> Any: ...
@@ -35,7 +35,7 @@ class _Lib(Protocol):
 
 
 class Counters(Protocol):
-    """A struct of C's in which all that is counted is an integer."""
+    """A struct in C whose fields are integers."""
 
     def __getattr__(self, name: str) -> int: ...
 
@@ -46,12 +46,11 @@ constants: Counters = cast("Counters", _azc.lib)
 
 PORTABLE: bool = bool(constants.AZC_IS_PORTABLE)
 
-# What the functions that send return, besides 0, 1 and errors.
+# The results of functions that send, besides 0, 1 and errors.
 IN_PROGRESS = -errno.EINPROGRESS
 BUSY = -errno.EBUSY
 
-# For `SendStream.send` and `ReceiveStream._receive`, which have no time for a function
-# of Python's in between.
+# (used directly: a Python function in between would slow `ReceiveStream._receive` down)
 receive_now = lib.azc_recv_now
 
 
@@ -63,10 +62,10 @@ def made_by_c(name: str, *arguments: object) -> Any:
 
 
 def check(result: int) -> int:
-    """The result, unless it is an error.
+    """Return the result.
 
     Raises:
-        OSError: it was one.
+        OSError: it is an error (-errno).
     """
     if result < 0:
         raise OSError(-result, os.strerror(-result))

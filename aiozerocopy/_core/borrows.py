@@ -1,11 +1,11 @@
-"""What C has borrowed, and whom to tell when it is done.
+"""Memory that C has borrowed, and ports, which report its end.
 
 The states of an operation
     registered   its views are in `borrowed` and it is in `Port.operations`, both under
                  its token.  That happens before C is called.  So a signal handler may
                  raise between any two lines: C never has what is not registered
-    queued       C has returned -EINPROGRESS: one event will tell the end
-    over         C has said so: by what the call returned, by an event, or by
+    queued       C has returned -EINPROGRESS: one event will report the end
+    over         C has said so: by the result of the call, by an event, or by that of
                  `Channel.take_back`.  Only then are the views removed from `borrowed`
 
 `borrowed` is a global, so that a borrow lives as long as C may use the memory, even if
@@ -40,15 +40,15 @@ _EVENTS = 64  # taken from a port in one call
 
 # By token: the views of memory that C has, or may have.
 borrowed: dict[int, list[Any]] = {}
-# (at exit, a system call that a peer holds up may still use some: never free that)
+# (at exit, a system call that a peer holds up may still use memory: never free it)
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(borrowed))
 _tokens = itertools.count(1)
 
 
 def give_back(token: int, outcome: int = 0) -> None:
-    """The operation is over: release its views.  May be called twice.
+    """Release the views of an operation that is over; may be called twice.
 
-    Pages that a reader may look at for ever stay borrowed.
+    Pages that a reader may read for ever stay borrowed.
     """
     if outcome == constants.AZC_KEPT:
         return
@@ -59,9 +59,9 @@ def give_back(token: int, outcome: int = 0) -> None:
 
 
 class Operation:
-    """One message on its way; ``done`` once its buffers are free.
+    """A message in transit, or a receive; ``done`` once its buffers are free.
 
-    Made, and so registered, before C is called: see above.
+    It is made, and so registered, before C is called: see above.
     """
 
     done: bool = False
@@ -69,7 +69,7 @@ class Operation:
     is_newer: bool = False  # it carries another message now: see `move_to_copy`
     is_receive: bool = False
     sent: int = 0  # bytes that are out; of a receive, have come
-    taken: int = 0  # of a receive: those that had come before
+    taken: int = 0  # of a receive: bytes that had come before it
     total: int = 0
     status: int = 0  # or the -errno that it failed with
     outcome: int = 0
@@ -84,7 +84,7 @@ class Operation:
         borrowed[token] = views
 
     def end(self, sent: int = 0, status: int = 0, outcome: int = 0) -> None:
-        """Give the buffers back, then tell whoever waits."""
+        """Give the buffers back, then call the listeners."""
         self._give_back(outcome)
         if not self.done:
             self.sent, self.status, self.outcome = sent, status, outcome
@@ -96,12 +96,12 @@ class Operation:
         give_back(self.token, outcome)
 
     def admit(self) -> None:
-        """There is room: the operation is queued within the limit now."""
+        """Note that the operation is queued within the limit now."""
         self.has_room = True
         self._tell()
 
     def moved_to_copy(self) -> None:
-        """C uses the last of the views only.  May be called twice."""
+        """Keep only the last view, which C uses now; may be called twice."""
         self.views[:] = self.views[-1:]
 
     def listen(self, listener: Callable[[], object]) -> None:
@@ -148,7 +148,7 @@ class Operation:
 
 # ---- calls that are interrupted ----------------------------------------------------
 
-# What an exception interrupts is undone before it goes on.  The handlers are nested,
+# An interrupted call is undone before the exception goes on.  The handlers are nested,
 # because a second exception may arrive while the first one is handled: so ``undo`` may
 # be called twice.  (Hot paths repeat these lines, to save the calls.)
 
@@ -191,11 +191,11 @@ def or_undo_now(call: Callable[[], T], undo: Callable[[], object]) -> T:
         raise
 
 
-# ---- the port: where C reports what has ended ---------------------------------------
+# ---- the port: where C reports operations that have ended ---------------------------
 
 
 class Port:
-    """Tells one event loop, or one waiting thread, which operations have ended."""
+    """Reports to one event loop, or waiting thread, which operations have ended."""
 
     def __init__(self) -> None:
         sweep()
@@ -209,26 +209,26 @@ class Port:
         return lib.azc_port_fd(self.id)
 
     def receiving_fd(self) -> int:
-        """It tells the loop to receive what has come; negative: there is none."""
+        """Return an fd that is readable when the loop should receive; < 0: none."""
         return lib.azc_port_watch(self.id)
 
     def drain(self) -> None:
-        """End every operation whose event has come.  From any thread."""
+        """End every operation whose event has come; from any thread."""
         _drain(self._number[0], self.operations)
 
     def look(self) -> None:
-        """The same, but another thread drains the port: leave the events to it."""
-        most = 3 * len(self.operations)  # (each has room, goes to a copy, and ends)
+        """Do as `drain`, but leave the events to the thread that drains the port."""
+        most = 3 * len(self.operations)  # (room, a copy, and the end)
         events = ffi.new("azc_event[]", most)
         for event in events[0 : max(0, lib.azc_port_take(self.id, 0, events, most))]:
             _note(event, self.operations)
 
     def forget(self, operation: Operation) -> None:
-        """No event will come for this operation."""
+        """Forget an operation for which no event will come."""
         self.operations.pop(operation.token, None)
 
     def wait(self, operation: Operation, seconds: float | None = None) -> bool:
-        """Block this thread until the operation is done, or for so many seconds."""
+        """Block until the operation is done, or for ``seconds``; return if it is."""
         deadline = None if seconds is None else time.monotonic() + seconds
         ready = select.poll()
         ready.register(self.fileno(), select.POLLIN)
@@ -242,11 +242,11 @@ class Port:
             ready.poll(None if left is None else left * 1000)
 
     def is_busy(self) -> bool:
-        """Has C an operation of this port, or an event that was not drained?"""
+        """Return whether C has an operation, or an event that was not drained."""
         return lib.azc_port_is_busy(self.id) == 1
 
     def close(self) -> bool:
-        """Close, unless it is busy; true if it did."""
+        """Close, unless it is busy; return whether it did."""
         return _close(self._number[0], self.operations)
 
     # (a default argument is still there at interpreter exit, when globals are gone)
@@ -291,12 +291,12 @@ def _close(port: int, operations: dict[int, Operation]) -> bool:
 
 # ---- ports without a loop ---------------------------------------------------------
 
-# Ports that Python has dropped while C still had operations of theirs.
+# The ports that Python has dropped while they still had operations in C.
 _lost: list[int] = []
 
 
 def sweep() -> None:
-    """Give back what has ended on such ports, and close those that are idle.
+    """Give back the memory of operations that ended on such ports; close idle ports.
 
     Called now and then, from any thread.  A finalizer may call it while it runs: then a
     port is looked at twice, or not until the next time.

@@ -1,4 +1,4 @@
-"""Waiting for something to change, and for one's turn."""
+"""Waiting for a change, and for a call's turn."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _has_gil = getattr(sys, "_is_gil_enabled", lambda: True)
 
 
 class Change:
-    """Wakes all who wait for it; each then looks again at what it waits for.
+    """Wakes all tasks that wait for it; each then checks its condition again.
 
-    It happens in the loop's own thread.  A signal's exception may keep it from
-    happening; but then those who wait still do, and the next one wakes them.
+    It happens in the loop's own thread.  An exception of a signal handler may prevent
+    it; then the tasks still wait, and the next change wakes them.
     """
 
     __slots__ = ("_event",)
@@ -41,16 +41,16 @@ class Change:
         await self._event.wait()
 
     def happen(self) -> None:
-        """Wake all who wait now."""
+        """Wake all tasks that wait now."""
         if self._event is not None:
             self._event.set()
 
 
 class RemoteChange:
-    """The same for what happens in any thread, even in a finalizer.
+    """A change that happens in any thread, even in a finalizer.
 
-    It may happen just before somebody begins to wait for it, so `wait` does the
-    looking, once more after it can be woken.  Tasks of several loops may wait.
+    It may happen just before a task begins to wait, so `wait` checks the condition
+    itself, and again once it can be woken.  Tasks of several loops may wait.
     """
 
     __slots__ = ("__weakref__", "_wakes")
@@ -59,14 +59,14 @@ class RemoteChange:
         self._wakes: set[Callable[[], object]] = set()
 
     async def wait(self, ready: Callable[[], bool]) -> None:
-        """Return once ``ready()``; without a checkpoint if it is so already.
+        """Return once ``ready()`` is true; without a checkpoint if it is already.
 
-        It looks at each change, and also once in a while: what a signal's handler
-        raises in a finalizer ends that finalizer, and Python tells nobody.
+        It checks at each change, and also every `LOOK_AGAIN` seconds: a signal handler
+        that raises in a finalizer ends it, and Python reports that to nobody.
 
-        Without the GIL, what a thread drops that another one has made ends when that
-        one runs next.  If it sleeps, only the collector ends it: that is called at the
-        first look, the second, the fourth and so on.
+        Without the GIL, an object that is dropped in another thread than its maker's
+        ends when the maker's runs next.  If that one sleeps, only the collector ends
+        it: so that runs at the first check without a change, the second, the fourth...
         """
         if ready():
             return
@@ -87,7 +87,7 @@ class RemoteChange:
                 self._wakes.discard(wake)
 
     def happen(self) -> None:
-        """Wake all who wait now."""
+        """Wake all tasks that wait now."""
         for wake in list(self._wakes):
             with contextlib.suppress(RuntimeError):  # its loop has ended
                 wake()
@@ -97,7 +97,7 @@ class RemoteChange:
 
 
 class Turn:
-    """A call's place in the line, in one event loop.  All may be called twice."""
+    """A call's place in the line of one event loop.  All may be called twice."""
 
     __slots__ = ("_line", "_wake")
 
@@ -139,9 +139,9 @@ def in_turn(
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
     """Let one call at a time run such methods of an object, in the order of the calls.
 
-    A signal's exception ends the turn, at whichever line it comes.  After a lock and
-    ``async with`` it would leave the lock taken: it may come when the block is over and
-    ``__aexit__`` has not begun.
+    An exception of a signal handler ends the turn, at whichever line it comes.  A lock
+    and ``async with`` would leave the lock taken if it comes between the block and
+    ``__aexit__``.
     """
 
     @wraps(method)

@@ -4,11 +4,12 @@ All messages have their place in C's queue from the moment that they are submitt
 the order of the calls is the order of the bytes, and there is no line in Python.
 
 A channel that is bound to a port keeps an operation ready: it is registered, and C
-knows its token.  Sends that finish at once all use that one, one after the other.  One
+knows its token.  Sends that finish at once all use it, one after the other.  A send
 that does not has used the token up, and `note_result` makes the next operation ready.
-Something may send in the middle of that, as a signal's handler or a finalizer does.  So
-its only view says whose it is, which C checks and stores in one step: None is nobody's.
-And C refuses a token that is used up.  Who cannot have it makes one of its own.
+A signal handler or a finalizer may send in the middle of that.  So the operation's only
+view is the memory of the message that has it, or None; C checks and stores it in one
+step.  C also refuses a token that is used up.  A message that cannot have the ready
+operation gets one of its own.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ WRITE: int = constants.AZC_WRITE
 
 CHANGED = "a message changed its size while it waited"
 
-# Seconds to wait for a thread of ours that is inside a system call.  It returns within
+# Seconds to wait for one of our threads inside a system call.  It returns within
 # microseconds, unless a peer holds it up.  Closing waits longer if messages are queued,
 # since the call may be using their memory; the thread then closes the fd by itself.
 _CLOSING, _CLOSING_IN_USE = 0.1, 1.0
@@ -56,14 +57,14 @@ _HELD_UP = 1.0
 
 
 def lane_of(stats: Counters) -> str:
-    """How a pool's bytes travel, once they have: see `SendStream.lane`."""
+    """Return how a pool's bytes travel: see `SendStream.lane`."""
     return "vmsplice" if stats.lent and stats.lends else "copy"
 
 
 class OwnFd:
-    """An fd that is closed with this object, unless a channel has got it.
+    """An fd that is closed with this object, unless a channel has taken it.
 
-    C stores and hands on the number: no exception can come in between and lose it.
+    C stores the number and hands it on: no exception in between can lose it.
     """
 
     def __init__(self, fds: Any) -> None:
@@ -71,7 +72,7 @@ class OwnFd:
 
     @property
     def fd(self) -> int:
-        """The number; -1 once it is closed, or a channel's."""
+        """The number; -1 once it is closed, or a channel has it."""
         return self._fds.fds[0] if self._fds.count else -1
 
     def channel(self, flags: int) -> Channel:
@@ -82,7 +83,7 @@ class OwnFd:
         return channel
 
     def end(self, flags: int) -> Channel:
-        """As `channel`, of one end of a pipe of ours."""
+        """Make a channel as `channel` does, for an end of our own pipe."""
         os.set_blocking(self.fd, False)
         return self.channel(flags | OWN)
 
@@ -91,7 +92,7 @@ class OwnFd:
 
 
 def own_pipe() -> tuple[OwnFd, OwnFd]:
-    """The ends of a pipe: where it is read, and where it is written."""
+    """Return the ends of a new pipe: first the one to read from."""
     reader, writer = OwnFd(no_fds()), OwnFd(no_fds())
     check(lib.azc_pipe(reader._fds, writer._fds))
     return reader, writer
@@ -101,7 +102,7 @@ class Channel(OfOneProcess):
     """One fd, one direction.  Its number in C is valid as long as this lives."""
 
     def __init__(self, fd: int, flags: int) -> None:
-        """The fd is the channel's from here on.  If this raises, it is closed."""
+        """Take over the fd; if this raises, the fd is closed."""
         try:
             self._begin()
             check(lib.azc_open(fd, flags, self._number))
@@ -124,7 +125,7 @@ class Channel(OfOneProcess):
         self._number = ffi.new("azc_id *")
 
     def opposite(self) -> Channel:
-        """The channel of the other direction over the same fd."""
+        """Return a channel of the other direction over the same fd."""
         channel = Channel.__new__(Channel)
         channel._begin()
         check(lib.azc_open_opposite(self.id, channel._number))
@@ -132,18 +133,18 @@ class Channel(OfOneProcess):
         return channel
 
     def fileno(self) -> int:
-        """Its fd; -1 once it is closed."""
+        """Return the fd; -1 once it is closed."""
         return max(lib.azc_fd(self.id), -1)
 
     def stats(self) -> Counters:
-        """The counters, as of now; all zero in a forked child."""
+        """Return the counters as of now; all are zero in a forked child."""
         stats: Counters = ffi.new("azc_stats *")
         lib.azc_get_stats(self.id, stats)
         return stats
 
     def refused(self, status: int, total: int, taken: int | None = None) -> Exception:
-        """The exception for a message that was never queued; or, with the number of
-        bytes that it had taken, for a receive."""
+        """Return the exception for a message that was not queued; with ``taken``, the
+        bytes that had come before, for such a receive."""
         done = taken or 0
         return error_of(
             *(status, done, done + total),
@@ -160,11 +161,11 @@ class Channel(OfOneProcess):
         check(lib.azc_set_limit(self.id, nbytes))
 
     def bind_port(self, port: Port, budget: int) -> None:
-        """Make an operation ready, whose end that port will tell.
+        """Make an operation ready, whose end that port will report.
 
         After ``budget`` sends that finished at once, one returns 1: yield to the loop.
         """
-        self.ready = None  # until C knows it too
+        self.ready = None  # until C knows the next one
         self._port, self._budget = port, budget
         ready = Operation(port, [None])
         if lib.azc_bind_port(self.id, port.id, ready.token, budget) != 0:
@@ -174,7 +175,7 @@ class Channel(OfOneProcess):
             if self._port is not None:
                 return
             self.ready = None  # it is closed, perhaps by `unbind_port` meanwhile
-        else:  # what came in between has bound another, before or after
+        else:  # a call in between has bound another operation, before us or after
             lib.azc_bind_port(self.id, port.id, self.ready.token, budget)
         ready.end()
         port.forget(ready)
@@ -190,11 +191,11 @@ class Channel(OfOneProcess):
     ) -> int:
         """Send buffers as one message, or as messages of those sizes.
 
-        Returns what C does: see `note_result`, and `refused` for an error.
+        Returns the result of C: see `note_result`, and `refused` for an error.
 
         Raises:
             TypeError, BufferError: one of them is not a buffer that can be sent.
-            ValueError: the buffers are of other sizes together.
+            ValueError: the sizes do not add up to the buffers' size.
         """
         views = operation.views
         views.extend(map(pin, buffers))
@@ -211,12 +212,12 @@ class Channel(OfOneProcess):
         return self.note_result(port, operation, result, total)
 
     def free(self) -> Operation | None:
-        """The operation that is ready, unless a message has it."""
+        """Return the operation that is ready, unless a message has it."""
         ready = self.ready
         return ready if ready is not None and ready.views == [None] else None
 
     def is_sending(self, ready: Operation | None) -> bool:
-        """Has a message that was not noted yet this operation, which was free?"""
+        """Return whether a message got this free operation and was not noted yet."""
         if ready is None or ready is not self.ready:
             return False
         return bool(ready.views) and ready.views[0] is not None
@@ -224,7 +225,7 @@ class Channel(OfOneProcess):
     def note_batch(
         self, port: Port, operation: Operation, sizes: Iterable[int], *found: int
     ) -> int:
-        """As `note_result`, for messages that were joined into one block."""
+        """Do as `note_result`, for messages that were joined into one block."""
         if found[0] == IN_PROGRESS:
             ends = array.array("Q", sizes)
             lib.azc_set_sizes(
@@ -236,7 +237,7 @@ class Channel(OfOneProcess):
     def note_result(
         self, port: Port, operation: Operation, result: int, total: int
     ) -> int:
-        """Note what a call that sends has returned, and return it.
+        """Note the result of a call that sends, and return it.
 
         0 and 1 mean that the message is out, IN_PROGRESS that it will end later, and
         BUSY that it must wait for room first.  Any other result is an error.
@@ -290,8 +291,8 @@ class Channel(OfOneProcess):
     ) -> int:
         """Receive into a pin from ``start`` on, at least ``need`` bytes.
 
-        With ``fds`` the need is one byte, and the fds are stored there that come.
-        Returns 0 if that is done, IN_PROGRESS, or an error for `refused`.
+        With ``fds`` (then the need is one byte) fds that come are stored there.
+        Returns 0 if all is received, IN_PROGRESS, or an error for `refused`.
         """
         operation.total = n = len(view) - start
         token, at = operation.token, view + start
@@ -302,7 +303,7 @@ class Channel(OfOneProcess):
     def receive_then(
         self, port: Port, operation: Operation, view: Any, start: int, then: ThenRgb
     ) -> int:
-        """Receive all of a pin from ``start`` on, and then call that in C.
+        """Receive all of a pin from ``start`` on, and then call ``then`` in C.
 
         Returns as `receive`.
         """
@@ -322,12 +323,12 @@ class Channel(OfOneProcess):
     # -- giving up ----------------------------------------------------------------
 
     def take_back(self, port: Port, operation: Operation, limit: int = 0) -> bool:
-        """Take the buffers of an operation back, submitted or not.
+        """Take the buffers of an operation back, whether it was submitted or not.
 
-        Of a message that has begun up to ``limit`` bytes are copied.
+        Up to ``limit`` bytes of the rest of a message that has begun are copied.
 
-        False: a system call is using them, and an event will tell when it is done.
-        May be called again, also after an interruption.
+        Returns False if a system call is using them; an event will report its end.  May
+        be called again, also after an interruption.
         """
         if self.ready is operation:
             self.ready = None
@@ -337,8 +338,8 @@ class Channel(OfOneProcess):
         answer = lib.azc_cancel(self.id, operation.token, limit, event)
         port.drain()
         if answer == constants.AZC_OVER:
-            # It is over, or was never submitted, or this is a forked child.  Of a
-            # receive that ended in its own call, C still knows how much came.
+            # It is over, or was never submitted, or this is a forked child.  If it is a
+            # receive that ended in its own call, C still knows how many bytes came.
             known = event.token == operation.token
             operation.end(event.sent if known else 0)
             port.forget(operation)
@@ -347,15 +348,15 @@ class Channel(OfOneProcess):
     def take_back_blocking(
         self, port: Port, operation: Operation, limit: int = 0
     ) -> None:
-        """The same where nothing can be awaited: block until no system call uses them.
+        """Take the buffers back without awaiting: block until no system call uses them.
 
-        If a peer holds that call up for too long, they stay borrowed.
+        If a peer holds the call up for too long, they stay borrowed.
         """
         if not self.take_back(port, operation, limit):
             port.wait(operation, _HELD_UP)
 
     def close(self, port: Port) -> Operation:
-        """Close the fd; what is queued fails.  The operation is done when it is closed.
+        """Close the fd; queued operations fail.  The result is done when it is closed.
 
         May be called again, also if it was interrupted.
         """
@@ -371,7 +372,7 @@ class Channel(OfOneProcess):
         return operation
 
     def patience(self) -> float:
-        """How many seconds to wait for the end of closing."""
+        """Return how many seconds to wait for the end of closing."""
         return _CLOSING_IN_USE if self.stats().queued else _CLOSING
 
     def abort(self) -> None:
@@ -387,7 +388,7 @@ class Channel(OfOneProcess):
         port, self._port = self._port, None  # (first: see `bind_port`)
         ready, self.ready = self.ready, None
         if ready is not None and ready.views == [None]:
-            # No send is using it.  (C refuses one that begins now.)
+            # No send is using the operation.  (C refuses a send that begins now.)
             borrowed.pop(ready.token, None)
             if port is not None:  # (two threads may come here)
                 port.forget(ready)

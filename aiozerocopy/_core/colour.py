@@ -1,4 +1,4 @@
-"""RGB and YUV: what Python asks of csrc/colour, and pictures in memory for it."""
+"""RGB and YUV: calls of csrc/colour, and the memory of pictures for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def described(fields: Mapping[str, Any]) -> Any:
-    """A conversion as C knows it: see csrc/colour/yuv.h."""
+    """Return a conversion as C knows it: see csrc/colour/yuv.h."""
     return ffi.new("azc_yuv *", fields)
 
 
@@ -33,13 +33,13 @@ class Rows:
     def borrow(
         self, picture: AnyBuffer, shape: tuple[int, int, int], *, flip: bool = False
     ) -> None:
-        """The shape is height, width and channels, each a byte.
+        """Borrow a picture, whose shape is height, width and channels of a byte.
 
-        With ``flip`` its last row is where the picture starts.
+        With ``flip`` the picture starts with its last row.
 
         Raises:
-            TypeError, BufferError, ValueError: as `pin`, unless it is an array of this
-                shape in which only the rows are apart, or upside down.
+            TypeError, BufferError, ValueError: as `pin`, except for an array of this
+                shape with gaps between its rows, or with its rows upside down.
         """
         borrowed = self._borrowed
         borrowed.append(view_of(picture))
@@ -56,13 +56,13 @@ class Rows:
             self.stride = -self.stride
 
     def release(self) -> None:
-        """Give the memory back.  After an interruption it may be called again."""
+        """Give the memory back; may be called again after an interruption."""
         for at in reversed(range(len(self._borrowed))):
             self._borrowed[at].__exit__(None, None, None)
 
 
 def _apart(memory: memoryview, shape: tuple[int, ...]) -> tuple[Any, int] | None:
-    """The first byte of the first row, and the bytes from one row to the next."""
+    """Return where the first row starts, and the stride; None: `pin` the memory."""
     strides = memory.strides
     if memory.shape != shape or not strides or memory.itemsize != 1:
         return None
@@ -78,10 +78,10 @@ class ThenRgb:
     """A picture that is received, and then converted in C: see azc_recv_then."""
 
     def __init__(self, how: Any, planes: Any, pixels: Any) -> None:
-        """Both are pins, and of the right size."""
+        """``planes`` and ``pixels`` are pins of the right size."""
         self.function: Any = ffi.addressof(lib, "azc_yuv_then_rgb")
         self.argument: Any = ffi.new("azc_yuv_job *", (how[0], planes, pixels))
-        # What C has until the receive is over, whoever has forgotten that by then.
+        # C uses these until the receive is over.
         self.borrowed: list[Any] = [planes, pixels, self.argument]
 
     def __call__(self) -> None:

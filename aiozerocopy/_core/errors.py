@@ -40,10 +40,10 @@ class StreamBroken(anyio.BrokenResourceError, ConnectionError):
 
 
 class IncompleteReceive(anyio.IncompleteRead):
-    """The stream ended in the middle of what was to be received.
+    """The stream ended within the bytes that were to be received.
 
-    The first ``received`` of the ``total`` bytes are in the caller's buffer; of a
-    record, see `ReceiveStream.batches`, they are in ``rest``.
+    The first ``received`` of the ``total`` bytes are in the caller's buffer; those of a
+    record (see `ReceiveStream.batches`) are in ``rest``.
     """
 
     def __init__(self, received: int, total: int, rest: bytes = b"") -> None:
@@ -87,7 +87,7 @@ def error_of(
     at_least: bool = False,
     received: bool = False,
 ) -> Exception:
-    """The exception for a ``-errno`` of the C helper.
+    """Return the exception for a ``-errno`` of the C helper.
 
     ``broken`` says that the stream itself failed, not only this call; ``at_least``
     that more than ``sent`` bytes may have gone out; ``received`` that they came in.
@@ -99,7 +99,7 @@ def error_of(
         done = "received" if received else "sent"
         return BufferError(f"{BAD_MEMORY}; nothing was {done}")
     if code == errno.ETOOMANYREFS and not broken:
-        return OSError(code, "too many fds are on their way; nothing was sent")
+        return OSError(code, "too many fds are in flight; nothing was sent")
     if code == errno.ENOMEM and not broken:
         return MemoryError("no memory to queue the operation")
     text = _BROKEN.get(code) or os.strerror(code)

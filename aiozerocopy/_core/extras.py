@@ -1,7 +1,7 @@
-"""Optional packages: what is said where one is missing.
+"""Optional packages: the messages for those that are missing.
 
-The sentence names the packages themselves, not an extra of ours: that command is right
-for who has a clone as for who installed from an index.
+The command names the packages themselves, not an extra of ours, so it is right both in
+a clone and with a package from an index.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?:\[(?P<extras>[^]]*)\])?")
 _EXTRA = re.compile(r"""(?:\s+and\s+|;\s*)?extra\s*==\s*["']([\w-]+)["']""")
-_PROJECTS = {"PIL": "pillow", "zmq": "pyzmq"}  # where a module has another name
+_PROJECTS = {"PIL": "pillow", "zmq": "pyzmq"}  # modules with other names
 
 
 @contextlib.contextmanager
 def optional(who: str, extra: str) -> Iterator[None]:
-    """A block that imports packages of an extra.
+    """Run a block that imports packages of an extra.
 
     Raises:
         ModuleNotFoundError: one is missing; the text says how to get it.
@@ -37,17 +37,17 @@ def optional(who: str, extra: str) -> Iterator[None]:
 
 
 def is_foreign(error: ModuleNotFoundError) -> bool:
-    """Is a package missing?  A module of our own would be a bug."""
+    """Return whether a package is missing; if it is our own module, that is a bug."""
     return _package(error) not in ("", "aiozerocopy")
 
 
 def sentence(who: str, error: ModuleNotFoundError, extra: str) -> str:
-    """Who needs what, and how to get that and whatever else of the extra is missing."""
+    """Say that ``who`` needs a package, and how to get all that the extra lacks."""
     return f"{who} needs {_package(error)}: {command(extra, _package(error))}"
 
 
 def command(extra: str, package: str = "") -> str:
-    """The command that installs what is missing of an extra, that package at least."""
+    """Return the command that installs what an extra lacks, at least that package."""
     project = _PROJECTS.get(package, package)
     every = requirements(extra)
     if project and _normal(project) not in map(_normal, every):
@@ -61,13 +61,13 @@ def command(extra: str, package: str = "") -> str:
 
 
 def lacking(extra: str) -> list[str]:
-    """What an extra asks for and is not installed."""
+    """Return the requirements of an extra that are not installed."""
     return [each for each in requirements(extra) if not _is_installed(each)]
 
 
 def requirements(extra: str) -> list[str]:
-    """What an extra asks for, and the extras that it is made of."""
-    from importlib import metadata  # takes its time, and is rarely needed
+    """Return the requirements of an extra, and of the extras that it includes."""
+    from importlib import metadata  # takes time, and is rarely needed
 
     try:
         every = metadata.requires("aiozerocopy") or []
@@ -92,7 +92,7 @@ def _package(error: ModuleNotFoundError) -> str:
 
 
 def _normal(requirement: str) -> str:
-    """The name in it, as an index compares names."""
+    """Return the name in a requirement, as an index compares names."""
     match = _REQUIREMENT.match(requirement)
     return re.sub(r"[-_.]+", "-", match["name"]).lower() if match else ""
 

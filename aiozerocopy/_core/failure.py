@@ -1,6 +1,6 @@
 """A failure that is remembered, to be raised again later.
 
-An exception that is kept keeps its traceback, and by that the frames it went through,
+An exception that is kept keeps its traceback, and so the frames that it went through,
 with their slots and buffers.  If a frame refers to the object that keeps the exception,
 this is a cycle, which only the collector ends.  So an object that must fail again keeps
 a `Failure`: the type, the arguments and the attributes of the exception and its causes.
@@ -16,7 +16,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 class Failure(Generic[E]):
-    """What is known of an exception; `again` makes one that has no traceback yet."""
+    """The contents of an exception; `again` makes a new one, without a traceback."""
 
     __slots__ = ("_arguments", "_attributes", "_cause", "_kind")
 
@@ -51,7 +51,7 @@ class Failure(Generic[E]):
 
 
 def _kept(value: Any) -> Any:
-    """The same without exceptions, of which a group has several."""
+    """Return the value with a `Failure` for each exception (a group has several)."""
     if isinstance(value, BaseException):
         return Failure(value)
     return type(value)(map(_kept, value)) if type(value) in (tuple, list) else value

@@ -1,13 +1,13 @@
-"""Open files that travel with bytes over a Unix socket (``SCM_RIGHTS``).
+"""Open files that travel with bytes over a UNIX socket (``SCM_RIGHTS``).
 
-Who owns them
+Who owns the fds
     to be sent   the caller's are duplicated; the duplicates belong to the message, are
                  borrowed with its bytes, and closed when it is over
-    come         the call's that waits for them, until it returns them; then the
-                 caller's.  If it is interrupted, they are the stream's, with the bytes
-                 that they came with, and both come with the next call
+    received     the waiting call's, until it returns them; then the caller's.  If the
+                 call is interrupted, they are the stream's, as are the bytes that they
+                 came with, and both come with the next call
 
-Either way they lie in an ``azc_fds`` of C's.
+Either way they lie in C's ``azc_fds``.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class HasFileno(Protocol):
 
 
 def no_fds() -> Any:
-    """Those that will be in it are closed when this is released or collected."""
+    """Return an empty set; its fds are closed when it is released or collected."""
     return ffi.gc(ffi.new("azc_fds *"), close_fds)
 
 
 def duplicates(files: Iterable[int | HasFileno]) -> Any:
-    """Duplicates of all of them, closed when this is released or collected.
+    """Return duplicates of the files, closed when this is released or collected.
 
     Raises:
         ValueError: there are none, or too many.
@@ -54,12 +54,12 @@ def duplicates(files: Iterable[int | HasFileno]) -> Any:
 
 
 def room_for(most: int) -> Any:
-    """Where so many may come; `close_fds` closes those that have."""
+    """Return a set that can receive ``most`` fds; `close_fds` closes them."""
     return ffi.new("azc_fds *", {"room": most})
 
 
 def numbers_in(fds: Any, most: int) -> list[int]:
-    """Those that have come.
+    """Return the fds that have come.
 
     Raises:
         OSError: there were more than the caller expects; all of them are closed.

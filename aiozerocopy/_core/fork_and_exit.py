@@ -1,6 +1,6 @@
 """What happens in a forked child, and at interpreter exit.
 
-C takes care of its own locks and fds at a fork (pthread_atfork), also at one that
+C takes care of its own locks and fds at a fork (pthread_atfork), even at one that
 Python does not see, and answers every call in the child with -ECHILD.  Python only
 counts the forks: it makes no call into C then, and takes no lock.
 """
@@ -29,14 +29,14 @@ def _after_fork() -> None:
 
 
 class OfOneProcess:
-    """What is of no use in a forked child."""
+    """Something that cannot be used in a forked child."""
 
     def __init__(self) -> None:
         self._generation = generation
 
     @property
     def inherited(self) -> bool:
-        """True in a forked child: it is the parent's, and dead here."""
+        """True in a forked child: it is the parent's, and cannot be used here."""
         return self._generation != generation
 
 
@@ -49,9 +49,9 @@ _ENDS = (
 
 
 def _hide_ends(hook: Any, args: threading.ExceptHookArgs) -> None:
-    """Say nothing of a daemon thread that ends because exit has closed its streams.
+    """Report no daemon thread that ends because exit has closed its streams.
 
-    What it prints could meet Python's end, which aborts if stderr is in use then.
+    A report could meet Python's end, which aborts if stderr is in use then.
     """
     error = args.exc_value
     split = getattr(error, "split", None)  # of an exception group
@@ -60,12 +60,12 @@ def _hide_ends(hook: Any, args: threading.ExceptHookArgs) -> None:
 
 
 def silence_daemons() -> None:
-    """For what exit closes under daemon threads that use it.  May be called twice."""
+    """Hide the errors of daemon threads whose streams exit closes; may be repeated."""
     threading.excepthook = partial(_hide_ends, threading.excepthook)
 
 
 def stop() -> None:
-    """Close every channel, and wait until no thread reads borrowed memory."""
+    """Close every channel, and wait until no thread uses borrowed memory."""
     lost = lib.azc_unsent()
     silence_daemons()
     lib.azc_stop(int(PATIENCE * 1000))

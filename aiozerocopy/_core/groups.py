@@ -21,11 +21,11 @@ _GROUP_MESSAGES = 512
 
 
 def joined(messages: Sequence[Any]) -> bytes:
-    """A batch of small messages in one block; empty if it does not look like one.
+    """Join small messages into one block; return b"" if they do not seem small.
 
-    This is the fast path, in which every step costs as much as a message.  So only the
-    first message is looked at.  If the length of another counts rows or items instead
-    of bytes, the block has another size than expected, and is not used.
+    This is the fast path, in which every step costs as much as a message.  So it checks
+    only the first message.  If the length of another counts rows or items instead of
+    bytes, the block has another size than expected, and is not used.
     """
     if not 0 < len(messages) <= _GROUP_MESSAGES or not _is_plain(messages[0]):
         return b""
@@ -40,7 +40,7 @@ def joined(messages: Sequence[Any]) -> bytes:
 
 
 def _is_plain(message: object) -> bool:
-    """Does its length count bytes?"""
+    """Return whether the object's length counts bytes."""
     if type(message) is memoryview:
         return message.itemsize == 1 and message.ndim == 1
     return type(message) is bytes or type(message) is bytearray
@@ -54,10 +54,10 @@ class Group(NamedTuple):
     nbytes: int
 
     def pieces(self) -> Sequence[Any]:
-        """What to send: the messages, or one block where that is cheaper.
+        """Return what to send: the messages, or one block if that is cheaper.
 
         Raises:
-            ValueError: one of them has another size by now.
+            ValueError: a message has another size by now.
         """
         is_large = self.nbytes > _JOIN_BELOW * len(self.sizes)
         if is_large or steady_total(self.messages) < 0:
@@ -69,7 +69,7 @@ class Group(NamedTuple):
 
 
 def groups(messages: Iterable[AnyBuffer]) -> Iterator[Group]:
-    """Cut a batch into groups, taking no more messages at a time than one needs.
+    """Cut a batch into groups; take no more messages at a time than a group needs.
 
     Raises:
         TypeError, BufferError: one of them is not a buffer that can be sent.
@@ -79,7 +79,7 @@ def groups(messages: Iterable[AnyBuffer]) -> Iterator[Group]:
     total = 0
     for message in messages:
         size = nbytes(message)
-        # (join takes a frame for a buffer from Python 3.12 on only)
+        # (before Python 3.12 `join` does not accept a frame as a buffer)
         group.append(memory_of(message))
         sizes.append(size)
         total += size

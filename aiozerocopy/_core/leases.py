@@ -28,9 +28,9 @@ AnyBuffer: TypeAlias = "Buffer | SupportsDLPack"
 class Lent:
     """Memory, yours until `release`; use it with ``with``.
 
-    It is accepted wherever a buffer is.  (A Python class can be a buffer only from
-    Python 3.12 on.)  The memory is free once this is released, and all views, arrays
-    and sends of it are gone too.
+    Every function of this package that takes a buffer takes it.  (It is a buffer for
+    others from Python 3.12 on.)  The memory is free once this is released, and all
+    views, arrays and sends of it are gone, too.
     """
 
     __slots__ = ("_view",)
@@ -87,7 +87,7 @@ class Lease(Lent):
 
     @property
     def array(self) -> npt.NDArray[Any]:
-        """The same memory as a NumPy array of its type and shape, without a copy.
+        """The memory as a NumPy array of its type and shape, without a copy.
 
         Raises:
             ValueError: it was released.
@@ -108,12 +108,12 @@ class Lease(Lent):
 
 
 def memory_of(buffer: Any) -> Any:
-    """Return the view of what was lent, or the buffer itself."""
+    """Return the view if the memory was lent, or else the buffer itself."""
     return buffer.view if isinstance(buffer, Lent) else buffer
 
 
 def buffer_of(memory: Any, *, writable: bool = False) -> Any:
-    """Return an object with the buffer protocol: the view of what was lent, an array
+    """Return an object with the buffer protocol: the view of lent memory, an array
     over a tensor (which has DLPack instead), or the memory itself.
 
     Raises: TypeError: it has neither; others as `tensor_memory`.
@@ -129,7 +129,7 @@ def buffer_of(memory: Any, *, writable: bool = False) -> Any:
 
 
 def view_of(memory: Any) -> memoryview:
-    """A view of any memory, contiguous or not.  Raises: as `buffer_of`."""
+    """Return a view of any memory, contiguous or not.  Raises: as `buffer_of`."""
     return memoryview(buffer_of(memory))
 
 
@@ -139,9 +139,9 @@ _look: Callable[[memoryview], tuple[str, int, tuple[int, ...] | None]] = attrget
 
 
 def look_at(memory: Any) -> tuple[str, int, tuple[int, ...]]:
-    """The format, the item's size and the shape of any memory.  Raises: as `buffer_of`.
+    """Return the format, item size and shape of any memory.  Raises: as `buffer_of`.
 
-    (No variable refers to a view of it: a traceback would keep it.)
+    (No variable refers to the view, which a traceback would keep.)
     """
     code, itemsize, shape = _look(view_of(memory))
     return code, itemsize, shape or ()
@@ -150,7 +150,7 @@ def look_at(memory: Any) -> tuple[str, int, tuple[int, ...]]:
 def array_over(
     view: memoryview, dtype: str, shape: tuple[int, ...]
 ) -> npt.NDArray[Any]:
-    """A NumPy array over the bytes of a view, aligned or not."""
+    """Return a NumPy array over the bytes of a view, aligned or not."""
     with extras.optional("an array", "numpy"):
         import numpy
 
@@ -161,11 +161,11 @@ _HOST = frozenset((1, 3, 11, 13))  # DLPack's numbers of memory that a CPU may r
 
 
 def tensor_memory(tensor: Any, *, writable: bool = False) -> npt.NDArray[Any]:
-    """The memory of a tensor, by DLPack and without a copy; this keeps the tensor.
+    """Return the memory of a tensor, by DLPack, without a copy; it keeps the tensor.
 
     Raises:
-        BufferError: it is a device's, or NumPy knows no such tensor.
-        ModuleNotFoundError: there is no NumPy.
+        BufferError: the memory is a device's, or NumPy knows no such tensor.
+        ModuleNotFoundError: NumPy is missing.
     """
     kind = type(tensor).__name__
     with extras.optional(f"the memory of a {kind}", "numpy"):
@@ -176,13 +176,13 @@ def tensor_memory(tensor: Any, *, writable: bool = False) -> npt.NDArray[Any]:
         if device in _HOST:
             array = numpy.from_dlpack(tensor)
             if writable and not array.flags.writeable and hasattr(tensor, "__array__"):
-                # Before its version 1.0, DLPack did not tell.  Then NumPy says no.
+                # DLPack before 1.0 did not say: then NumPy assumes read-only memory.
                 other = numpy.asarray(tensor)
                 if _address(other) == _address(array):
                     return other
             return array
     except Exception as error:
-        raise BufferError(f"the memory of this {kind} cannot be had: {error}") from None
+        raise BufferError(f"the memory of this {kind} is not usable: {error}") from None
     raise BufferError(
         f"this {kind} is in a device's memory: copy it to the host first, by "
         "tensor.cpu(), cupy.asnumpy(array) or jax.device_get(array)"

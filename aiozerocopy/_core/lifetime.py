@@ -2,10 +2,10 @@
 
 A stream is bound to the loop that first uses it, and refuses any other.  It ends by
 ``aclose`` (in that loop), by ``abort`` (anywhere), or by being collected (a warning,
-then abort); in a forked child it is dead from the start.
+then abort); in a forked child it cannot be used at all.
 
-If the end is interrupted, by a signal handler's exception say, it can be asked for
-again: every step may be taken twice, and only the last marks the stream as ended.
+If the end is interrupted, by a signal handler's exception say, call it again: every
+step may be repeated, and only the last marks the stream as ended.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class Stats:
 
 
 class Ready:
-    """What is ready from the start, and may be awaited nevertheless.
+    """An object that is ready from the start, but may be awaited.
 
-    So every function that opens something may be awaited, and also be called where
-    there is no event loop.
+    So the result of every function that opens something may be awaited, and the
+    functions may also be called where there is no event loop.
     """
 
     __slots__ = ()
@@ -73,7 +73,7 @@ class Ready:
 
 
 class Bound(Ready):
-    """What the sending and the receiving side share: a waiter and a lifetime."""
+    """The common part of the sending and receiving sides: a waiter and a lifetime."""
 
     _watchers: tuple[Callable[[], object], ...] = ()
     _has_ended = True  # until __init__ has made something that must end
@@ -85,7 +85,7 @@ class Bound(Ready):
         # only while the stream is open and bound there.
         self._loop: Any = NOWHERE
         self._thread = 0
-        self._binders: list[int] = []  # threads; the first to begin has the stream
+        self._binders: list[int] = []  # threads; the first to begin gets the stream
         self._key = object()  # by which the waiter knows this stream
         self._spent = 0  # of the budget, by calls that finished at once
         self._budget = 0  # see `Loop.budget`; 0 until the stream is bound
@@ -121,7 +121,7 @@ class Bound(Ready):
                 "send_from_thread, or anyio.from_thread.run"
             )
         waiter.join(self._key)
-        if self._closed:  # `abort` in another thread came before, and saw no waiter
+        if self._closed:  # `abort` ran in another thread before, and saw no waiter
             self._waiter = None
             waiter.leave(self._key)
             raise StreamClosed("the stream is closed")
@@ -131,7 +131,7 @@ class Bound(Ready):
         return waiter
 
     def _budget_is_spent(self, n: int) -> bool:
-        """True once in a while, so that calls which never wait yield to the loop."""
+        """Return True now and then, so that calls that never wait yield to the loop."""
         self._spent += 1 + (n >> 12)
         if self._spent < self._budget:
             return False
@@ -175,7 +175,7 @@ class Bound(Ready):
 
     @contextlib.contextmanager
     def _watched(self, watcher: Callable[[], object]) -> Generator[None]:
-        """Meanwhile call the watcher when this is closed; from whatever thread does."""
+        """Within the block, call the watcher when this is closed, from any thread."""
         self._watchers += (watcher,)
         try:
             yield
@@ -183,7 +183,7 @@ class Bound(Ready):
             self._watchers = tuple(w for w in self._watchers if w is not watcher)
 
     def _end(self) -> None:
-        """Give the buffers of what ended back, and leave the loop."""
+        """Give back the buffers of operations that have ended, and leave the loop."""
         waiter = self._waiter
         for channel in self._channels:
             channel.unbind_port()
@@ -193,21 +193,21 @@ class Bound(Ready):
         self._has_ended = True
 
     def _let_go(self) -> None:
-        """A hook: the fd is about to be closed, so whoever else uses it must stop."""
+        """A hook, called before the fd is closed: other users of the fd must stop."""
 
     def fileno(self) -> int:
-        """The stream's own fd, which is not the one it was made from; -1 if closed."""
+        """Return the stream's own fd (not the one it was made from); -1 if closed."""
         return -1 if self._closed else self._channels[0].fileno()
 
     @property
     def stats(self) -> Stats:
-        """Counters, as of now; of both directions, where there are two."""
+        """The counters as of now; of both directions if there are two."""
         return Stats()  # (each direction adds its own)
 
     @property
     def lane(self) -> str:
-        """How the bytes travel: "copy" (one copy, made by the kernel), or "vmsplice"
-        once a pool's pages were lent to a reader, and may be again."""
+        """How the bytes travel: "copy" (the kernel makes one copy), or "vmsplice" if a
+        pool's pages were lent to the reader, and may be lent again."""
         return lane_of(self._channels[0].stats())
 
     @property

@@ -1,23 +1,23 @@
-"""A pool's slots, and views that tell when the last of them is gone.
+"""A pool's slots, and views that report when the last of them is gone.
 
 A slot may be leased again once no view of it exists.  A finalizer of a view would be
-too early: the garbage collector calls those of everything in a cycle (``__del__``, weak
-references' callbacks, `ffi.gc`) while all of that can still be used, and then the slot
-would have two owners.  So a lease ends with an object that the collector does not
-track, although its class has a ``__del__``.  That runs when the last reference goes,
-which is when the memory of the last view is deallocated.
+too early: the garbage collector calls the finalizers of all objects in a cycle
+(``__del__``, weak references' callbacks, `ffi.gc`) while the objects can still be used,
+and then the slot would have two owners.  So a lease ends with an object that the
+collector does not track, although its class has a ``__del__``.  That runs when the last
+reference goes, which is when the memory of the last view is deallocated.
 
     memoryview -> cffi's buffer -> cffi's pin -> ctypes object -> `_Lease`, untracked
 
-There is no other lease: pools, rings, captured and rendered pictures, and
-`finalizing_buffer` use this one.
+All leases work this way: pools, rings, captured and rendered pictures, and
+`finalizing_buffer`.
 
 A lease begins when it is entered into `_leases` and ends when it is removed.  Each is
 one step, which no other thread and no signal handler can split.  Its key is never used
-again: a `_Lease` that is deallocated late, in another thread, ends no other lease.  Of
-several threads that want one slot, C lets one have it.  If a signal handler's exception
-interrupts ``__del__`` before that, `is_over` finds the lease without holders
-when a slot is wanted next, or `sweep` does when a stream is opened.
+again: a `_Lease` that is deallocated late, in another thread, ends no other lease.  If
+several threads want one slot, C gives it to one of them.  If a signal handler's
+exception interrupts ``__del__``, `is_over` finds the lease without holders when a slot
+is wanted next, or `sweep` does when a stream is opened.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 
 class _Terms(NamedTuple):
-    """What a lease refers to."""
+    """The objects that a lease refers to."""
 
-    life: object  # held by the lease's views: its reference count tells if any live
+    life: object  # held by the lease's views: its reference count shows if any live
     on_end: Callable[[], object]
 
 
@@ -61,7 +61,7 @@ _untrack = ctypes.PYFUNCTYPE(None, ctypes.py_object)(
 
 
 class _Lease(int):
-    """Ends the lease of its key when it is deallocated; untracked, not before."""
+    """Ends the lease of its key when it is deallocated, not before: it is untracked."""
 
     __slots__ = ()
 
@@ -81,10 +81,10 @@ _NOBODY = _holders(_Terms(object(), int))
 
 
 def is_over(key: int) -> bool:
-    """Has this lease ended?  One whose end was interrupted ends now."""
+    """Return whether the lease has ended; if its end was interrupted, end it now."""
     terms = _leases.get(key)
     if terms is not None and _holders(terms) == _NOBODY:
-        _Lease(key)  # its start or its end was interrupted: end it now
+        _Lease(key)  # (its ``__del__`` ends the lease)
     return key not in _leases
 
 
@@ -97,13 +97,13 @@ class _Start(ctypes.c_ubyte):
 
 
 def _view(key: int, terms: _Terms, address: int, nbytes: int) -> memoryview:
-    """A view of memory, whose lease ends when it and all views made of it are gone.
+    """Return a view of memory; its lease ends when it and all views of it are gone.
 
-    What ``on_end`` refers to is kept until then.
+    The objects that ``on_end`` refers to are kept until then.
     """
     start = _Start.from_address(address)
-    # (Python looks for signals after a call, and not while it unpacks: so nothing comes
-    # between the two, and ends the lease)
+    # (Python runs signal handlers after a call, but not while it unpacks: so none comes
+    # between the two, whose exception would end the lease)
     (lease,) = map(_Lease, (key,))
     _untrack(lease)
     start.lease = lease  # (the attribute that is set first is deleted first)
@@ -118,7 +118,7 @@ def sweep() -> None:
 
 
 class Slots:
-    """Which slots of a pool are leased.  From any thread."""
+    """The slots of a pool, leased or free; may be used from any thread."""
 
     def __init__(self, count: int, *, in_circle: bool = True) -> None:
         self._in_circle = in_circle
@@ -126,19 +126,19 @@ class Slots:
         self._next = 0
 
     def free(self) -> int:
-        """How many slots are free."""
+        """Return how many slots are free."""
         return sum(map(is_over, self._keys))
 
     def claim(self, terms: _Terms) -> int | None:
-        """Lease a free slot and return its key: the next in a circle, or the one of
-        the last time, whose memory is still in the processor's caches."""
+        """Lease a free slot and return its key: the next slot in a circle, or else the
+        last one again, whose memory is still in the processor's caches."""
         keys, count = self._keys, len(self._keys)
         for i in range(self._next, self._next + count):
             last = keys[i % count]
             if not is_over(last):
                 continue
             key = next(_numbers)
-            _leases[key] = terms  # (first: what is not there is over)
+            _leases[key] = terms  # (first: `is_over` is true of keys not in it)
             if exchange(keys + i % count, last, key):
                 self._next = (i + self._in_circle) % count
                 return key
@@ -160,13 +160,13 @@ class Memory:
         self.slots = Slots(slots)
 
     def lease(self, on_end: Callable[[], object]) -> memoryview | None:
-        """A view of a free slot, or None.  When it and all views made of it are gone
-        the slot is free again, and ``on_end`` is called.
+        """Return a view of a free slot, or None.  When it and all views made of it are
+        gone, the slot is free again, and ``on_end`` is called.
 
         Raises:
-            ValueError: called by a finalizer, after that of this memory.
+            ValueError: a finalizer called this after the memory's own finalizer.
         """
-        life = object()  # (held here too, until the view holds it)
+        life = object()  # (held here, too, until the view holds it)
         terms = _Terms(life, partial(self._end, on_end))
         key = self.slots.claim(terms)
         if key is None:
@@ -178,13 +178,13 @@ class Memory:
         return _view(key, terms, address, self.slot_bytes)
 
     def number_of(self, view: memoryview) -> int:
-        """Which slot a view is of."""
+        """Return the number of a view's slot."""
         with pin(view) as start:
             address = _address(start)
         return next(i for i in itertools.count() if self._at(i) == address)
 
     def _at(self, index: int) -> int:
-        """The address of a slot; 0 once the memory was given back."""
+        """Return the address of a slot; 0 once the memory was given back."""
         return _address(lib.azc_pool_slot(self._number[0], index))
 
     def _end(self, on_end: Callable[[], object]) -> None:
@@ -198,23 +198,22 @@ class Memory:
 
 
 class Claim:
-    """A lease that begins before it is known which memory it is of.
+    """A lease that begins before its memory is known.
 
-    It ends with its view and all that were made of it, or with this object if it has
-    no view.
+    It ends with its view and all views made of it, or with this object if it has none.
     """
 
     __slots__ = ("_life", "_terms", "key")
 
     def __init__(self, on_end: Callable[[], object]) -> None:
-        """What ``on_end`` refers to is kept until it has been called."""
+        """The objects that ``on_end`` refers to are kept until it was called."""
         self.key: int = next(_numbers)  # for `is_over`
-        self._life = object()  # (held here too, until there is no view to come)
+        self._life = object()  # (held here, too, as long as there may be a view)
         self._terms = _Terms(self._life, on_end)
         _leases[self.key] = self._terms
 
     def view(self, address: int, nbytes: int) -> memoryview:
-        """The memory, asked for once; what is read-only must not be written."""
+        """Return a view of the memory, once; read-only memory must not be written."""
         return _view(self.key, self._terms, address, nbytes)
 
     # (the default arguments as in `_Lease`)
@@ -230,10 +229,10 @@ _NO_FD: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else 
 
 
 class FileMemory(Memory):
-    """The same in a file without a name, that another process may map and write to.
+    """Memory in a file without a name, which another process may map and write to.
 
-    It cannot shrink, so whoever maps it, all slots stay readable.  Its pages are never
-    lent to a pipe's reader: they cannot be taken back from one.
+    The file cannot shrink, so all slots stay readable.  Its pages are never lent to a
+    pipe's reader, since they could not be taken back.
     """
 
     def __init__(self, slot_bytes: int, slots: int) -> None:
@@ -251,7 +250,7 @@ class FileMemory(Memory):
             with pin(self._mapping) as start:
                 self._start = _address(start)
         except BaseException:
-            self.file.close()  # (else its receiver's to close)
+            self.file.close()  # (otherwise its receiver closes it)
             raise
 
     def _at(self, index: int) -> int:
@@ -259,7 +258,7 @@ class FileMemory(Memory):
 
 
 def finalizing_view(data: AnyBuffer, finalizer: Callable[[], object]) -> memoryview:
-    """A view of other memory; the callback runs when all views of it are gone.
+    """Return a view of ``data``; the callback runs when all views of it are gone.
 
     Raises: as `pin`.
     """

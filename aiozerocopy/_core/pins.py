@@ -28,10 +28,10 @@ _from_buffer = ffi.from_buffer
 _allocate = ffi.new_allocator(should_clear_after_alloc=False)
 
 
-# Their memory can always be read.  That of others may be a file's, which was truncated:
-# the kernel says EFAULT where a copy in user space would end the process.
+# The memory of these types can always be read.  Other memory may be that of a truncated
+# file: the kernel returns EFAULT where a copy in user space would kill the process.
 _STEADY = (bytes, bytearray, array.array)
-# csrc/python/messages.h says what these do.
+# csrc/python/messages.h describes these.
 steady_total: Callable[[object], int]
 send_at_once: Callable[..., Any]
 receive_at_once: Callable[..., Any]
@@ -45,7 +45,7 @@ _PLAIN = frozenset((bytes, bytearray, mmap.mmap))
 
 
 def _refuse_objects(data: object) -> None:
-    """An array of Python objects is an array of addresses: never move those."""
+    """Refuse an array of Python objects, which consists of addresses."""
     if type(data) is memoryview:
         holds_objects = data.itemsize > 1 and "O" in data.format
     else:
@@ -75,9 +75,9 @@ def pin(data: AnyBuffer) -> Any:
 
 
 def pin_writable(data: AnyBuffer) -> Any:
-    """The same for memory to receive into.
+    """Borrow memory to receive into, until the result is released.
 
-    Raises: as `pin`; BufferError for read-only memory too.
+    Raises: as `pin`; BufferError for read-only memory, too.
     """
     if type(data) is not bytearray:
         data = memory_of(data)
@@ -91,18 +91,18 @@ def pin_writable(data: AnyBuffer) -> Any:
 
 
 class Pins(tuple[Any, ...]):
-    """Several at once, which release themselves when nobody holds them any more.
+    """Several pins, which are released when nobody holds them any more.
 
-    If they are garbage in a cycle, they do so before the collector clears what they
-    pin.  It clears a memoryview although that is exported, and then Python may crash
-    (its issue 77894; 3.12.7 does not).
+    If they are garbage in a cycle, they are released before the collector clears the
+    memory that they pin.  It clears a memoryview even if that is exported, and then
+    Python may crash (its issue 77894; fixed in 3.12.7).
     """
 
     __slots__ = ()
 
     # (a default argument is still there at interpreter exit, when globals are gone)
     def release(self, release: Callable[[Any], object] = ffi.release) -> None:
-        """Release them now.  After an interruption it may be called again."""
+        """Release the pins now; may be called again after an interruption."""
         for one in self:
             release(one)
 
@@ -110,12 +110,12 @@ class Pins(tuple[Any, ...]):
 
 
 def _is_tensor(data: object, error: Exception) -> bool:
-    """Is it no buffer (arrays that are strided are), but has its memory by DLPack?"""
+    """Return whether this is no buffer (a strided array is one), but has DLPack."""
     return isinstance(error, TypeError) and hasattr(data, "__dlpack__")
 
 
 def _refusal(data: object, error: Exception, strided: str) -> Exception:
-    """What a user can do about a buffer that cffi did not take."""
+    """Return an error that says what to do about a buffer that cffi did not take."""
     if "contiguous" in str(error):
         return BufferError(strided)
     if "read-only" in str(error) or "writable" in str(error):  # NumPy: a ValueError
@@ -134,7 +134,7 @@ def _refusal(data: object, error: Exception, strided: str) -> Exception:
 
 
 def bytes_of(data: AnyBuffer, borrow: Callable[[AnyBuffer], Any] = pin) -> memoryview:
-    """The bytes of any buffer, borrowed until the view and its slices are released.
+    """Borrow the bytes of any buffer, until the view and its slices are released.
 
     Raises: as `pin`, or `pin_writable`.
     """
@@ -144,7 +144,7 @@ def bytes_of(data: AnyBuffer, borrow: Callable[[AnyBuffer], Any] = pin) -> memor
 
 
 def nbytes(data: AnyBuffer) -> int:
-    """The size of a bytes-like object; ``len`` would count rows or items."""
+    """Return the bytes of a bytes-like object; ``len`` would count rows or items."""
     if type(data) is bytes or type(data) is bytearray:
         return len(data)
     if type(data) is memoryview and data.itemsize == 1 and data.c_contiguous:
@@ -156,12 +156,12 @@ def nbytes(data: AnyBuffer) -> int:
 
 
 def scratch(n: int) -> Any:
-    """Memory to receive into, of our own; not cleared."""
+    """Return new memory to receive into; it is not cleared."""
     return _allocate("char[]", n)
 
 
 def content(view: Any, n: int) -> bytes:
-    """The first n bytes of a pin or of scratch memory."""
+    """Return the first n bytes of a pin or of scratch memory."""
     return bytes(ffi.buffer(view, n))
 
 
@@ -179,7 +179,7 @@ def copy_into(target: AnyBuffer, source: AnyBuffer) -> None:
 
 
 def overlap(one: AnyBuffer, other: AnyBuffer) -> bool:
-    """Have the two a byte in common?
+    """Return whether the two have a byte in common.
 
     Raises: as `pin`.
     """

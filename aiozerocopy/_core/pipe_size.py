@@ -1,4 +1,4 @@
-"""How much a pipe holds, and how to make that more."""
+"""The size of a pipe, and how to enlarge it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import fcntl
 
 PIPE_SIZE = 1 << 20  # bytes, of the pipes that we make
 
-# Python has no names for these, or only where its own build machine had them.
+# Python has names for these only if its own build machine had them.
 F_SETPIPE_SZ = 1031
 F_GETPIPE_SZ = 1032
 
@@ -23,7 +23,7 @@ def enlarge_pipe(fd: int, size: int) -> None:
 
 
 def capacity_of(fd: int) -> int | None:
-    """How many bytes a pipe holds; None if it is none, or that is not known."""
+    """Return how many bytes a pipe holds; None: not a pipe, or not known."""
     try:
         return fcntl.fcntl(fd, F_GETPIPE_SZ)
     except (OSError, ValueError):

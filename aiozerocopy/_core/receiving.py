@@ -7,8 +7,8 @@ The states of a receive, and who owns the memory
                 the next receive begins with them
 
 When a cancel, or an exception from a signal handler, interrupts a receive, `_keep` ends
-it in C, keeps what has arrived, and only then gives the memory back.  The handlers are
-nested, because a second exception may arrive while the first one is handled.
+it in C, keeps the bytes that came, and only then gives the memory back.  Handlers are
+nested, because a second exception may come while the first one is handled.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class Receives(Generic[T]):
-    """``async for`` gives what `receive` does, until the end."""
+    """``async for`` over the results of `receive`, until the end."""
 
     async def receive(self) -> T:
         raise NotImplementedError
@@ -67,11 +67,11 @@ class Receives(Generic[T]):
 
 
 class Reception(Operation):
-    """One receive.  It unpins its memory itself, after it has looked at the bytes."""
+    """One receive.  The stream unpins its memory, after it has kept the bytes."""
 
     is_kept = False
     is_receive = True
-    fds: Any = None  # where fds are stored that come with the bytes
+    fds: Any = None  # for fds that come with the bytes
 
     @property
     def received(self) -> int:
@@ -87,7 +87,7 @@ def _number(_view: object, n: int) -> int:
 
 
 class _Arrived(Exception):
-    """Something has come."""
+    """Bytes have come, and stay unread."""
 
 
 def _leave(_view: object, _n: int) -> NoReturn:
@@ -97,8 +97,8 @@ def _leave(_view: object, _n: int) -> NoReturn:
 class ReceiveStream(Bound, ByteReceiveStream):
     """The receiving end of a pipe, FIFO, file, tty or socket.
 
-    One task at a time may receive.  A cancelled receive loses nothing: what had
-    arrived is given to the next one.
+    One task at a time may receive.  A cancelled receive loses nothing: the next one
+    begins with the bytes that had arrived.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -108,16 +108,16 @@ class ReceiveStream(Bound, ByteReceiveStream):
     def _receive_from(self, channel: Channel) -> None:
         self._in = channel
         self._unread = b""
-        self._come = ffi.new("uint64_t *")  # what a receive has got at once
+        self._come = ffi.new("uint64_t *")  # bytes that a receive got at once
         self._come_at = int(ffi.cast("uintptr_t", self._come))
-        # The one going on; or who receives in our place: see `Ahead`.
+        # The receive in progress; or what receives instead of our calls: see `Ahead`.
         self._reception: object = None
 
     async def receive(self, max_bytes: int = RECEIVE_SIZE) -> bytes:
         """Return the next 1 to ``max_bytes`` bytes.
 
         Raises:
-            EndOfStream: there will be none.
+            EndOfStream: no more bytes will come.
             StreamBroken, StreamClosed: as for sending.
             BusyResourceError: another task is receiving.
         """
@@ -146,7 +146,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
         await self._receive(waiter, pin_writable, buffer, None, _number)
 
     async def _arrival(self) -> None:
-        """Return once something has come, with which the next receive begins.
+        """Return once bytes have come, and leave them to the next receive.
 
         Raises: as `receive`.
         """
@@ -168,8 +168,8 @@ class ReceiveStream(Bound, ByteReceiveStream):
         it are gone; ``async for`` holds the last batch while it waits for the next,
         so a pool needs two slots at least.
 
-        One task at a time may receive.  Cancelled, a step loses nothing: what had
-        arrived comes with the next.
+        One task at a time may receive.  A cancelled step loses nothing: the bytes that
+        had arrived come with the next.
 
         Raises:
             ValueError: a shape without records; slots that are too small or too few.
@@ -182,7 +182,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
         return Batches(self, shape, dtype, pool)
 
     def _has_unread(self) -> bool:
-        """Is there anything that came before what its fd has now?"""
+        """Return whether bytes came before those that the fd has now."""
         return bool(self._unread or self._in.stats().leftover)
 
     def _enter_alone(self) -> Waiter:
@@ -205,11 +205,11 @@ class ReceiveStream(Bound, ByteReceiveStream):
         At least ``need`` bytes are received; None: as many as there is room for.  Fds
         that come with them are stored in ``fds``.
 
-        What is there already needs no operation, and for plain memory no pin: C stores
-        in ``_come`` how much it was.  An operation waits for the rest.  Its pin must
-        live until this returns, since an exception may still come, and then `_keep`
-        needs the bytes.  It must not live longer: a traceback may keep the operation
-        alive, and so its views are cleared.
+        Bytes that are there already need no operation, and for plain memory no pin: C
+        stores their number in ``_come``.  An operation waits for the rest.  Its pin
+        must live until this returns, since an exception may still come, and then
+        `_keep` needs the bytes.  It must not live longer: a traceback may keep the
+        operation alive, and so its views are cleared.
         """
         come = self._come
         come[0] = 0
@@ -269,7 +269,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
         reception.taken, self._come[0] = self._come[0], 0
         if yields or len(view) == 0:
             await waiter.checkpoint()
-            self._enter()  # it may be closed by now
+            self._enter()  # (the stream may be closed by now)
         if self._unread:
             self._take_unread(reception, view)
         taken = reception.taken
@@ -302,7 +302,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
         view: Any,
         error: BaseException,
     ) -> None:
-        """The call was interrupted: keep what has arrived, then unpin the memory."""
+        """End an interrupted call: keep the bytes that came, then unpin the memory."""
         if n := self._come[0]:
             unread = content(view, min(n, len(view))) + self._unread
             self._unread, self._come[0] = unread, 0  # (as in _fill)

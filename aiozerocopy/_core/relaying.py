@@ -1,10 +1,10 @@
 """Relay: bytes from one stream to another, which do not pass through Python.
 
-C does it, with a thread of its own: csrc/relay.c has the states.  To both streams a
-relay is one operation in their queues, so it goes in order with what others send.
+C moves them, in a thread of its own: csrc/relay.c has the states.  To both streams a
+relay is one operation in the queue, so it keeps its place among other messages.
 
 Who has the bytes
-    unread      what an earlier receive had left over is Python's until the relay has
+    unread      bytes that an earlier receive left over are Python's until the relay has
                 begun, and C's from then on
     between     taken from the source and not yet out: C's.  When the relay is stopped
                 they still go out; if the sink is broken, they go back to the source
@@ -43,10 +43,10 @@ _LANES = {
 
 
 class Relay(Awaitable[int]):
-    """Bytes on their way from a source to a sink.
+    """Moves bytes from a source to a sink.
 
-    Await it, once: it begins then, and the result is how many bytes were moved.  What
-    it tells may be asked meanwhile, and afterwards, also if it failed.
+    Await it, once: it begins then, and the result is how many bytes were moved.  Its
+    properties are valid meanwhile and afterwards, even if it failed.
     """
 
     __slots__ = ("_lane", "_number", "_run", "_sent", "_taken")
@@ -74,7 +74,7 @@ class Relay(Awaitable[int]):
         """Bytes that have come from the source so far.
 
         After a relay was cancelled this may be more than ``moved``: the rest follows
-        by itself, before anything else that is sent.
+        by itself, before any later message.
         """
         return self._taken + int(self._state().taken)
 
@@ -82,15 +82,15 @@ class Relay(Awaitable[int]):
     def lane(self) -> str:
         """How the bytes travel.
 
-        "sendfile" and "splice" are one call of the kernel, from source to sink;
-        "splice through a pipe" is two, from a socket; "copy" goes through memory.
+        "sendfile" and "splice" move them from source to sink in one system call,
+        "splice through a pipe" in two, from a socket; "copy" goes through memory.
         """
         self._state()
         return self._lane
 
     @property
     def _goes_on(self) -> bool:
-        """After a cancel: the message completes by itself."""
+        """True after a cancel if the message completes by itself."""
         return bool(self._number[0])
 
     def _state(self) -> Any:
@@ -100,7 +100,7 @@ class Relay(Awaitable[int]):
         return state
 
     def _settle(self) -> None:
-        """The relay in C is over: keep what it told.  May be called twice."""
+        """Keep the counts of a relay that is over in C; may be called twice."""
         number, state = self._number[0], self._state()
         self._number[0] = 0
         self._sent += state.sent
@@ -115,7 +115,7 @@ class Relay(Awaitable[int]):
 
 
 class Sink(Protocol):
-    """A `SendStream`, as much of it as a relay needs."""
+    """The part of a `SendStream` that a relay needs."""
 
     _out: Channel
 
@@ -130,7 +130,7 @@ class Sink(Protocol):
     async def _explain(self, error: StreamBroken) -> StreamBroken: ...
 
 
-# ---- between two streams of ours ----------------------------------------------------
+# ---- between two of our streams -----------------------------------------------------
 
 
 async def relay_streams(
@@ -145,8 +145,8 @@ async def relay_streams(
 ) -> int:
     """Move bytes as one message; return how many.
 
-    With ``once`` it is over as soon as the source is empty, if it has moved any.  With
-    ``completes``, of as many bytes as are expected, a cancel leaves it going on.
+    With ``once`` it ends when some bytes were moved and the source is empty.  With
+    ``completes`` a cancel after the first byte lets it go on to the expected end.
     """
     limit = ALL if nbytes is None else nbytes
     how = {"nbytes": limit, "once": once, "completes": completes, "expected": expected}
@@ -195,12 +195,12 @@ def _open(
 def _refuse(
     operation: Operation, result: int, failed: int, source: ReceiveStream
 ) -> None:
-    """It never began: raise why, or end the operation if one of the two failed."""
+    """Raise why the relay did not begin, or end the operation if a stream failed."""
     if failed and result == -errno.EINVAL:
         raise ValueError(f"{source!r} cannot be relayed onto itself")
     if not failed and result != -errno.ECHILD:
         no_thread = result == -errno.EAGAIN
-        why = "no thread can be had" if no_thread else os.strerror(-result)
+        why = "no thread can start" if no_thread else os.strerror(-result)
         raise OSError(-result, f"the relay cannot begin: {why}")
     is_source = failed == constants.AZC_IN
     outcome = constants.AZC_REFUSED if is_source else constants.AZC_DROPPED
@@ -208,7 +208,7 @@ def _refuse(
 
 
 def _settle(relay: Relay, source: ReceiveStream, operation: Operation) -> None:
-    """The relay is over, or goes on by itself.  May be called twice."""
+    """Note that the relay is over, or goes on by itself; may be called twice."""
     if relay._state().began:
         source._unread = b""
     if not operation.was_rescued:
@@ -218,7 +218,7 @@ def _settle(relay: Relay, source: ReceiveStream, operation: Operation) -> None:
 
 
 async def _why(sink: Sink, operation: Operation) -> Exception:
-    """What made it fail, and which side it was."""
+    """Return the exception of a failed relay, which names the side that failed."""
     if operation.outcome != constants.AZC_REFUSED:
         error = operation.failure()
         if isinstance(error, StreamBroken):
@@ -244,7 +244,7 @@ async def _send_unread(
     operation: Operation,
     n: int,
 ) -> None:
-    """All that is wanted was received before: send it, or leave it unread."""
+    """Send unread bytes, which are all that is wanted, or leave them unread."""
 
     def submit() -> int:
         source._enter_alone()
@@ -268,9 +268,9 @@ AnyFile = Union[str, bytes, "os.PathLike[Any]", int, HasFileno]
 
 
 def open_source(file: AnyFile, offset: int | None = None) -> ReceiveStream:
-    """A file as a source, from ``offset``; the caller's own fd stays as it is.
+    """Return a file as a source, from ``offset``; the caller's fd stays as it is.
 
-    Without an offset an open file is read from where it stands, and moves along.
+    Without an offset an open file is read from its position, which moves along.
 
     Raises:
         OSError: it cannot be opened or is a directory.
@@ -283,7 +283,7 @@ def open_source(file: AnyFile, offset: int | None = None) -> ReceiveStream:
         fd = os.open(file, flags)
     else:
         number = file if isinstance(file, int) else file.fileno()
-        # (a description of its own, so that only ours moves)
+        # (with an offset, open it again, so that the caller's position does not move)
         name = f"/dev/fd/{number}"
         fd = os.dup(number) if offset is None else os.open(name, flags)
     try:
@@ -299,9 +299,9 @@ def open_source(file: AnyFile, offset: int | None = None) -> ReceiveStream:
 
 
 async def close_source(source: ReceiveStream) -> None:
-    """Close it; an open file stands behind what was moved, not what was read."""
+    """Close it; an open file's position is after the bytes moved, not those read."""
     if unread := source._in.stats().leftover:
-        with contextlib.suppress(OSError):  # no regular file
+        with contextlib.suppress(OSError):  # not a regular file
             os.lseek(source.fileno(), -unread, os.SEEK_CUR)
     await source.aclose()
 
@@ -316,7 +316,7 @@ async def relay_file(
     except OSError:
         if stands is None:
             raise
-        source = open_source(file)  # it may not be opened again: then they share it
+        source = open_source(file)  # (it cannot be opened again: share its position)
     expected: int | None = None
     moved = 0
     try:
@@ -328,7 +328,7 @@ async def relay_file(
         )
     except BaseException:
         moved = expected or 0 if relay._goes_on else relay.moved
-        source.abort()  # C closes it at the end of what goes on
+        source.abort()  # (if the message goes on, C closes the file at its end)
         raise
     finally:
         if stands is not None:
@@ -339,9 +339,9 @@ async def relay_file(
 
 
 class _Position(NamedTuple):
-    """Where the caller's fd stands, which is moved along by us alone.
+    """The position of the caller's fd, which only `relay_file` moves.
 
-    (The source has a position of its own, so that the caller may move his meanwhile.)
+    (The source has a position of its own, so the caller may move the fd's meanwhile.)
     """
 
     fd: int
@@ -349,7 +349,7 @@ class _Position(NamedTuple):
 
 
 def _position(file: AnyFile) -> _Position | None:
-    """Of an open regular file."""
+    """Return the position of an open regular file; None for others."""
     if isinstance(file, (str, bytes, os.PathLike)):
         return None
     fd = file if isinstance(file, int) else file.fileno()
@@ -359,7 +359,7 @@ def _position(file: AnyFile) -> _Position | None:
 
 
 def _left(fd: int, nbytes: int | None) -> int | None:
-    """How many bytes of a regular file are to be sent; None of any other."""
+    """Return how many bytes of a regular file to send; None for others."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         return None

@@ -1,16 +1,16 @@
-"""One side of a ring: what Python asks of it in C.
+"""One side of a ring: the calls of C.
 
 Who owns what
     the mapping   `RingEnd` and, through its `Claim`, each view of a record.  When the
                   last of them is gone it is unmapped, so views outlive the ring
     a batch       C holds it for the consumer from `take` until it is given back, which
-                  is the end of its claim.  The claim exists before C is called: if a
-                  signal's exception comes in between, `untake` lets C take the records
-                  again, and the claim has nothing to give back.  If one comes in
-                  the finalizer that ends a claim, `forget_lost` ends it
-    a room        the producer's, from `reserve` until it commits or rolls back.  If it
-                  is dropped instead, it is rolled back once its last view is gone: a
-                  finalizer may write to it until then
+                  is the end of its claim.  The claim exists before C is called: if an
+                  exception of a signal handler comes in between, `untake` lets C take
+                  the records again, and the claim has nothing to give back.  If one
+                  comes in the finalizer that ends a claim, `forget_lost` ends it
+    a room        the producer, from `reserve` until it commits or rolls back.  If the
+                  room is dropped instead, it is rolled back once its last view is gone:
+                  a finalizer may write to it until then
     the fds       C, until `close`.  A forked child's copies are closed in the child
 """
 
@@ -44,15 +44,15 @@ CLOSED = "the ring is closed"
 HEADER = 16  # bytes in front of each payload, of the capacity
 _LARGEST = (1 << 32) - 1
 
-# What the functions that move records return if they are to be called again later.
+# The results of functions that move records, if the caller should try again later.
 FULL = EMPTY = -errno.EAGAIN
 RESERVED = -errno.EBUSY
 
 _FAULTS = {
-    1: "an index that cannot be",
-    2: "no record where one has to begin",
-    3: "a record that is longer than what was sent",
-    4: "bytes on the socket, which is there to be closed only",
+    1: "an impossible index",
+    2: "no record where one must begin",
+    3: "a record that is longer than the bytes sent",
+    4: "bytes on the socket, where none may come after the handshake",
 }
 
 _allocate = ffi.new_allocator(should_clear_after_alloc=False)
@@ -62,7 +62,7 @@ _allocate = ffi.new_allocator(should_clear_after_alloc=False)
 class Taken:
     """Records that were taken: one view of them all, and where each lies in it.
 
-    The records are held as long as there is a view of that view.
+    The records are held as long as this view, or a view of it, exists.
     """
 
     view: memoryview
@@ -77,7 +77,7 @@ class _Mapping:
     def __init__(self) -> None:
         # C stores the number itself: an exception after the call cannot lose it.
         self.number = ffi.new("azc_id *")
-        # The room that is reserved: its claim, and whom to tell if it is lost.
+        # The room that is reserved: its claim, and what to call if it is lost.
         self.rooms: dict[int, Callable[[], object]] = {}
 
     # (default arguments are still there at interpreter exit, when globals are gone)
@@ -101,10 +101,10 @@ class RingEnd(OfOneProcess):
     """One side of a ring."""
 
     def __init__(self, capacity: int = 0, role: int = ANY) -> None:
-        """A new ring; with a capacity of 0 there is none until `hear_offer`.
+        """Make a new ring; with a capacity of 0 there is none until `hear_offer`.
 
         Raises:
-            OSError: of what is missing: memory, fds.
+            OSError: there is not enough memory, or no fd.
         """
         sweep()
         self._mapping = _Mapping()
@@ -127,7 +127,7 @@ class RingEnd(OfOneProcess):
     # -- the handshake ----------------------------------------------------------------
 
     def hear_offer(self, socket: int) -> int:
-        """Become the ring that is offered there; returns 0 or -errno."""
+        """Become the ring that is offered on the socket; return 0 or -errno."""
         result = lib.azc_shm_hear_offer(socket, self._mapping.number)
         if result == 0:
             self._begin()
@@ -145,12 +145,13 @@ class RingEnd(OfOneProcess):
         check(lib.azc_shm_set_spin(self.id, us))
 
     def fds(self) -> tuple[int, int]:
-        """What becomes readable if there is news: the doorbell, and the socket."""
+        """Return the fds to wait for: the doorbell, and the socket."""
         stats = self.stats()
         return check(stats.bell), check(stats.socket)
 
     def hear(self) -> bool:
-        """Empty the doorbell; is the peer's end of the socket gone, or useless?"""
+        """Empty the doorbell; return whether the peer's end of the socket is gone, or
+        cannot be used."""
         return lib.azc_shm_hear(self.id) != 0
 
     # -- the producer -----------------------------------------------------------------
@@ -164,7 +165,7 @@ class RingEnd(OfOneProcess):
         return lib.azc_shm_sendv(self.id, vec, len(pins), type_id)
 
     def send_now(self, buffers: Iterable[AnyBuffer], type_id: int) -> int:
-        """The same with buffers, which are borrowed meanwhile."""
+        """Do as `send`, with buffers, which are borrowed meanwhile."""
         pins = Pins()
         try:
             try:
@@ -172,15 +173,15 @@ class RingEnd(OfOneProcess):
                 return self.send(pins, type_id)
             finally:
                 pins.release()
-        except BaseException:  # also of a signal's handler, in the line above
+        except BaseException:  # (a signal handler may raise in the line above, too)
             pins.release()
             raise
 
     def reserve(self, nbytes: int, when_lost: Callable[[], object]) -> memoryview | int:
-        """Room for a record, to be written to; or FULL, RESERVED, or an error.
+        """Return room for a record, to be written to; or FULL, RESERVED, or an error.
 
-        `commit` or `rollback` must follow.  If all views go before, it is rolled back,
-        and ``when_lost`` is called, maybe in a finalizer.
+        `commit` or `rollback` must follow.  If all views of the room go before that, it
+        is rolled back, and ``when_lost`` is called, maybe in a finalizer.
         """
         if not self.is_unreserved():
             return RESERVED
@@ -211,7 +212,7 @@ class RingEnd(OfOneProcess):
         self._mapping.rooms.clear()
 
     def is_unreserved(self) -> bool:
-        """Is there no room that somebody can write to?"""
+        """Return whether no room is reserved."""
         for key in list(self._mapping.rooms):
             if is_over(key):  # its finalizer was interrupted
                 _lose(self._mapping, [key])
@@ -220,7 +221,7 @@ class RingEnd(OfOneProcess):
     # -- the consumer -----------------------------------------------------------------
 
     def take(self, most: int) -> Taken | int:
-        """Take up to so many records: or 0 at the end, EMPTY, or an error.
+        """Take up to ``most`` records; return 0 at the end, EMPTY, or an error.
 
         If it is interrupted, call `untake`.
         """
@@ -236,20 +237,20 @@ class RingEnd(OfOneProcess):
         return Taken(view.toreadonly(), items, count, batch.stride)
 
     def keep(self) -> None:
-        """What was taken last is the caller's: `untake` has nothing to undo."""
+        """Keep the records that were taken last: `untake` has nothing to undo."""
         self._last = None
 
     def untake(self) -> None:
-        """Let the next call take again what the last one took, unless it was kept."""
+        """Let the next call take the last records again, unless they were kept."""
         if self._last is not None:
             lib.azc_shm_untake(self.id, self._last)
         self._last = None
 
     def forget_lost(self) -> bool:
-        """Give back what nobody holds any more, although its finalizer was interrupted.
+        """Give back batches that nobody holds, but whose finalizer was interrupted.
 
-        Returns whether anything is held.  The oldest is looked at only: the producer
-        waits for none but that.
+        Returns whether any batch is held.  Checks only the oldest ones, since the
+        producer waits for the oldest.
         """
         while self._claims and is_over(self._claims[0][0]):
             _give_back(self._mapping, self._claims[0][1])
@@ -264,26 +265,26 @@ class RingEnd(OfOneProcess):
         lib.azc_shm_leave(self.id, clean)
 
     def close(self) -> None:
-        """Close the fds, which nobody may wait for any more."""
+        """Close the fds; no task may wait for them any more."""
         lib.azc_shm_close(self.id)
 
     def free(self) -> None:
-        """Close the fds and unmap the memory, of which nothing is taken or reserved."""
+        """Close the fds and unmap the memory; nothing may be taken or reserved."""
         lib.azc_shm_free(self.id)
 
     def stats(self) -> Counters:
-        """The counters, as of now; all zero in a forked child."""
+        """Return the counters as of now; all are zero in a forked child."""
         stats: Counters = ffi.new("azc_shm_stats *")
         lib.azc_shm_get_stats(self.id, stats)
         return stats
 
     def error(self, status: int, nbytes: int = 0) -> Exception:
-        """The exception for a ``-errno`` of a call that moves records."""
+        """Return the exception for a ``-errno`` of a call that moves records."""
         if status == -errno.EMSGSIZE:
             return ValueError(too_large(nbytes, self.capacity, self.largest))
         if status == -errno.EINVAL:
             doing = "sends" if self.role == PRODUCER else "receives"
-            return TypeError(f"this end of the ring {doing} only")
+            return TypeError(f"this end of the ring only {doing}")
         if status == -errno.ESHUTDOWN:
             return StreamClosed(CLOSED)
         if status not in (-errno.EPIPE, -errno.EPROTO):
@@ -303,7 +304,7 @@ class RingEnd(OfOneProcess):
 def _lose(
     mapping: _Mapping, keys: Sequence[int], rollback: Any = lib.azc_shm_rollback
 ) -> None:
-    """The last view of a room has gone."""
+    """Roll back rooms whose last view has gone."""
     for key in keys:
         if key in mapping.rooms:  # neither committed nor rolled back
             rollback(mapping.number[0], key)
@@ -313,8 +314,8 @@ def _lose(
 
 def too_large(nbytes: int, capacity: int, largest: int) -> str:
     return (
-        f"a record of {nbytes:,} bytes does not fit this ring: of its {capacity:,} "
-        f"bytes a record may have {largest:,}"
+        f"a record of {nbytes:,} bytes does not fit this ring of {capacity:,} bytes: "
+        f"at most {largest:,} do"
     )
 
 

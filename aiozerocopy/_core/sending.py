@@ -55,10 +55,9 @@ if TYPE_CHECKING:
 
 RESCUE_LIMIT = 64 << 20  # bytes that a cancelled send may copy
 QUEUE_LIMIT = 32 << 20  # bytes that put lets in before it waits
-LINGER = 1.0  # seconds for what was accepted, when a block ends by an exception
+LINGER = 1.0  # seconds for accepted messages, when a block ends by an exception
 
-# What becomes of a task that sends while another one does: it waits in line, or gets
-# BusyResourceError.
+# A task that sends while another one does waits in line, or gets BusyResourceError.
 Concurrent = Literal["queue", "raise"]
 
 
@@ -72,7 +71,7 @@ class Call(Protocol):
 class Ticket(Awaitable[None]):
     """A message that was put: awaitable, and done once its buffers are yours again.
 
-    Cancelling an ``await ticket`` leaves the message alone.  If the stream breaks,
+    Cancelling an ``await ticket`` does not cancel the message.  If the stream breaks,
     awaiting raises `StreamBroken` with the bytes that had gone out.
     """
 
@@ -83,10 +82,10 @@ class Ticket(Awaitable[None]):
     ) -> None:
         self._stream = stream
         self._waiter = waiter
-        self._operation = operation  # None: it was over at once
+        self._operation = operation  # None: the message was out at once
 
     def done(self) -> bool:
-        """True once the buffers are the caller's (sent, or failed)."""
+        """Return True once the buffers are the caller's (sent, or failed)."""
         return self._operation is None or self._operation.done
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -100,7 +99,7 @@ class Ticket(Awaitable[None]):
             await self._stream._raise(self._operation)
 
     def _take_back(self) -> None:
-        """The call that made it was interrupted; blocks for a moment at most."""
+        """Undo the interrupted call that made this; block for a moment at most."""
         stream, operation = self._stream, self._operation
         if operation is not None:
             limit = stream._rescue_limit
@@ -109,10 +108,10 @@ class Ticket(Awaitable[None]):
 
 
 def _remember(failures: dict[Operation, None], operation: Operation) -> None:
-    """Keep a message that was put and has failed, until the program is told.
+    """Keep a message that was put and has failed, until its error is raised.
 
-    Operations refer to these and not to the stream, so that a stream without other
-    references is collected even while something is queued.
+    Operations refer to ``failures`` and not to the stream, so that a stream without
+    other references is collected even while a message is queued.
     """
     if operation.status:
         failures[operation] = None
@@ -154,7 +153,7 @@ class SendStream(Bound, ByteSendStream):
     async def send(self, item: AnyBuffer = b"", *more: AnyBuffer) -> None:
         """Send the buffers as one message; when this returns they are yours again.
 
-        (``item`` is what anyio calls the first, and some give it by that name.)
+        (The first is named ``item`` as in anyio, for callers that pass it by name.)
 
         The buffers are borrowed until then: they must not be changed meanwhile, and
         a bytearray cannot be resized (unless it is so small that it was copied).
@@ -167,7 +166,7 @@ class SendStream(Bound, ByteSendStream):
             StreamBroken: the peer left; ``bytes_sent`` of this message were out.
             StreamClosed: the stream is or was closed on this side.
             TypeError, BufferError, ValueError: not a buffer that can be sent; nothing
-                of the message was, and the stream is as before.
+                of the message was sent, and the stream is as before.
         """
         out = self._out
         ready, waiter = out.ready, self._waiter
@@ -206,14 +205,14 @@ class SendStream(Bound, ByteSendStream):
         await self._send((item,))
 
     async def put(self, *buffers: AnyBuffer) -> Ticket:
-        """Queue the buffers as one message, waiting for room only.
+        """Queue the buffers as one message; wait only for room.
 
-        They stay borrowed until the ticket is done.  There is room while less than
-        ``queue_limit`` bytes are queued; one message of any size always fits.
-        A cancel while it waits for room leaves no trace.  Afterwards it may let other
-        tasks run: a cancel then acts as in `send`.
+        They stay borrowed until the ticket is done.  There is room if the message and
+        the queued bytes are at most ``queue_limit``; an empty queue has room for any
+        message.  A cancel while it waits for room leaves no trace.  Afterwards it may
+        let other tasks run: a cancel then acts as in `send`.
 
-        Raises: as `send`, for what is known at once.
+        Raises: as `send`, for errors that are known at once.
         """
         out, waiter = self._out, self._waiter
         ready = operation = result = None
@@ -234,7 +233,7 @@ class SendStream(Bound, ByteSendStream):
                     result = out.submit(waiter.port, operation, buffers, ask_room=True)
                 if operation is not None and result != 0:
                     await self._attend_put(waiter, operation, result)
-                self._call = None  # what is queued now holds nobody up
+                self._call = None  # (the queued message does not make others wait)
                 return Ticket(self, waiter, operation)
             except BaseException as error:
                 await self._undo(waiter, ready, operation, error)
@@ -244,7 +243,7 @@ class SendStream(Bound, ByteSendStream):
             raise
 
     def _put_now(self, waiter: Waiter, data: bytes) -> Ticket | None:
-        """Queue bytes whatever room there is; no cancel can come in between.
+        """Queue bytes even if there is no room, without a point for a cancel.
 
         None: they are out.
         """
@@ -262,10 +261,10 @@ class SendStream(Bound, ByteSendStream):
     async def send_many(self, messages: Iterable[AnyBuffer]) -> None:
         """Send messages in as few system calls as possible, each contiguous.
 
-        Small ones are copied into one block, which is cheaper than to borrow each.
-        Cancelled, those not begun leave no trace, and the one in progress completes.
+        Small ones are copied into one block, which is cheaper than borrowing each.
+        Cancelled, messages not begun leave no trace, and the one in progress completes.
 
-        Raises: as `send`; what came before the failing group was sent.
+        Raises: as `send`; the messages before the failing group were sent.
         """
         waiter, out = self._enter(), self._out
         ready = mine = found = None
@@ -298,12 +297,12 @@ class SendStream(Bound, ByteSendStream):
 
         ``file`` is a path, an open file or an fd, which stays open.  It is sent from
         ``offset`` to its end, or ``nbytes`` of it.  Without an offset a path is sent
-        from its start, and an open file from where it stands.  The kernel moves the
-        bytes; one that is changed meanwhile may arrive as it was or as it is then.
+        from its start, and an open file from its position.  The kernel moves the
+        bytes; a byte that changes meanwhile may arrive as it was before or after.
 
         Cancelled before the first byte was out, it leaves no trace.  Cancelled later,
-        the message of a regular file completes, and what is sent then follows it; an
-        open file stands behind it at once.
+        the message of a regular file completes, and later messages follow it; the
+        position of an open file is after the message at once.
 
         Raises: as `relay`, which says more.
         """
@@ -317,15 +316,15 @@ class SendStream(Bound, ByteSendStream):
         """Return once everything that was sent or put before this call is out.
 
         Raises:
-            StreamBroken, StreamClosed: it is not and will not be.
+            StreamBroken, StreamClosed: some of it will never be out.
         """
         waiter = self._enter()
         # An empty message is over once all messages before it are.
         await self._send((b"",))
-        waiter.port.drain()  # let their tickets know
+        waiter.port.drain()  # (so that their tickets are done)
 
     def send_from_thread(self, *buffers: AnyBuffer) -> None:
-        """Send from a thread without an event loop, in one order with all others.
+        """Send from a thread without an event loop, in order with all other messages.
 
         Blocks this thread until the buffers are yours again.
 
@@ -344,10 +343,10 @@ class SendStream(Bound, ByteSendStream):
         finally:
             port.close()
 
-    # -- how a message gets in, and how one gets out again ------------------------
+    # -- submitting a message, and taking one back --------------------------------
 
     def _is_bound_here(self) -> bool:
-        """Is the running loop the one this stream is bound to?
+        """Return whether this stream is bound to the running loop.
 
         `send` repeats these lines, to save the call.
         """
@@ -369,8 +368,8 @@ class SendStream(Bound, ByteSendStream):
     def _claim(self, call: Call) -> None:
         """Refuse the call if it must be alone and is not.
 
-        A call is over once it is done, so one that is interrupted leaves no claim.  (An
-        exclusive stream is never bound to a port: so all calls come here.)
+        A call is over once it is done, so an interrupted call leaves no claim.  (An
+        exclusive stream is never bound to a port, so all its calls come here.)
         """
         if self._is_exclusive:
             if self._call is not None and not self._call.done:
@@ -387,7 +386,7 @@ class SendStream(Bound, ByteSendStream):
     async def _submit_and_wait(
         self, waiter: Waiter, operation: Operation, submit: Callable[[], int]
     ) -> None:
-        """Submit, and wait for the end; interrupted, take the buffers back."""
+        """Submit, and wait for the end; if interrupted, take the buffers back."""
 
         async def call() -> None:
             self._claim(operation)
@@ -430,7 +429,7 @@ class SendStream(Bound, ByteSendStream):
         mine: Operation | None,
         error: BaseException,
     ) -> None:
-        """Take the message back: it has an operation, or that which was ready."""
+        """Take back a message, which has its own operation or that which was ready."""
         if mine is None and self._out.is_sending(ready):
             mine = ready
         if mine is not None and waiter is not None:
@@ -439,7 +438,7 @@ class SendStream(Bound, ByteSendStream):
     async def _take_back(
         self, waiter: Waiter, operation: Operation, error: BaseException
     ) -> None:
-        """The call was interrupted: make the buffers the caller's again."""
+        """Undo an interrupted call: make the buffers the caller's again."""
         if isinstance(error, GeneratorExit):  # a coroutine being closed may not await
             self._out.take_back_blocking(waiter.port, operation, self._rescue_limit)
         elif not self._out.take_back(waiter.port, operation, self._rescue_limit):
@@ -469,8 +468,8 @@ class SendStream(Bound, ByteSendStream):
                 error = await self._explain(error)
             raise error
         finally:
-            # An error whose own frame knows it is a cycle: until the next collection it
-            # would keep alive what its callers have, as a pool's frame.
+            # An error that its own frame refers to is a cycle, and would keep its
+            # callers' objects alive until the next collection, a pool's frame say.
             del error
 
     async def _explain(self, error: StreamBroken) -> StreamBroken:
@@ -478,7 +477,7 @@ class SendStream(Bound, ByteSendStream):
         return error
 
     def _explain_in_thread(self, error: StreamBroken) -> StreamBroken:
-        """The same in a thread without a loop, which may block."""
+        """The hook for a thread without a loop; it may block."""
         return error
 
     # -- the end ------------------------------------------------------------------
@@ -486,12 +485,12 @@ class SendStream(Bound, ByteSendStream):
     async def aclose(self, *, linger: float | None = None) -> None:
         """Send what was accepted, then close.  Cancelled, it closes at once.
 
-        It waits for ever for a peer that does not read: ``linger`` is how many seconds
-        it waits at most.  With 0 it does not wait at all: what is queued is lost, and
-        who is sending gets StreamClosed.
+        It waits for ever for a peer that does not read; with ``linger`` for so many
+        seconds at most.  With 0 it does not wait at all: queued messages are lost, and
+        tasks that are sending get StreamClosed.
 
         Raises:
-            StreamBroken: something that was accepted could not be sent, or not in time.
+            StreamBroken: an accepted message could not be sent, or not in time.
         """
         if linger is not None and not linger >= 0:
             raise ValueError(f"linger is a number of seconds, not {linger!r}")
@@ -520,7 +519,7 @@ class SendStream(Bound, ByteSendStream):
     async def _drain(self) -> None:
         stats, waiter = self._out.stats(), self._waiter
         if stats.queued or stats.waiting:
-            self._call = None  # who is sending is waited for, not refused
+            self._call = None  # (wait for a task that is sending: do not refuse it)
             await self.flush()
         elif waiter is not None and runs_here(waiter.loop):
             waiter.port.drain()  # a failure may not have been noted yet

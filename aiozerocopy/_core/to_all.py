@@ -1,4 +1,4 @@
-"""One message to many channels: one call into C, and one copy for all who are slow.
+"""One message to many channels: one call into C, and one copy for all slow channels.
 
 Its memory is pinned once.  Each channel's operation holds the same `Pins`, so the
 memory is free when the last of them has ended, or goes on from a copy.
@@ -34,27 +34,27 @@ class Shared:
         self.nbytes: int = sum(map(len, self.pins))
 
     def copied(self) -> memoryview:
-        """The message in memory of its own, in one piece."""
+        """Return the message in memory of its own, in one piece."""
         memory = scratch(self.nbytes)
         self.copy_to(memory)
         return memoryview(ffi.buffer(memory, self.nbytes)).toreadonly()
 
     def copy_to(self, memory: Any) -> None:
-        """Copy the message to a pin that has room for it; without the GIL."""
+        """Copy the message to a pin that has room for it, without the GIL."""
         lib.azc_copy_message(memory, self.vec, len(self.vec))
 
 
 class Seat:
-    """Where one channel stands among those who are sent the same messages.
+    """A place for one of the channels that get the same messages.
 
-    It is taken while that channel has a certain operation ready.  Whatever uses that
-    up, C sends nothing there before the seat is taken with another.
+    It is taken with the operation that its channel has ready.  Once that is used up,
+    by whatever message, C sends nothing there until the seat is taken with another.
     """
 
     __slots__ = ("channel", "operation", "tally")
 
     def __init__(self) -> None:
-        self.tally: Any = ffi.new("azc_tally *", {"away": True})  # C counts there
+        self.tally: Any = ffi.new("azc_tally *", {"away": True})  # C's counters
         self.channel: Channel | None = None
         self.operation: Operation | None = None
 
@@ -63,18 +63,18 @@ class Seat:
         return self.operation is not None
 
     def take(self, channel: Channel) -> bool:
-        """For a channel that has an operation ready; False if it has none."""
+        """Take the seat for a channel; False if it has no operation ready."""
         self.channel, self.operation = channel, channel.ready
         self.tally.away = not self.is_taken
         return self.is_taken
 
     def leave(self) -> None:
-        """Nothing is sent there until it is taken again."""
+        """Leave the seat: nothing is sent there until it is taken again."""
         self.tally.away = True
         self.operation = None
 
     def count(self, nbytes: int, age_ns: int) -> None:
-        """Add a message that was out later."""
+        """Count a message that was out later."""
         self.tally.messages += 1
         self.tally.bytes += nbytes
         self.tally.age_ns = age_ns
@@ -83,8 +83,8 @@ class Seat:
 class Row:
     """Seats that were taken when this was made: one call into C sends to all of them.
 
-    It goes on with the operations of that time.  Where another is ready by now, or the
-    seat was left, nothing is sent.
+    It uses the operations of that time.  Where another one is ready by now, or the seat
+    was left, nothing is sent.
     """
 
     def __init__(self, seats: Iterable[Seat]) -> None:
@@ -107,9 +107,9 @@ class Row:
 
         All operations are that port's, and the message was made at ``since_ns``.
 
-        Returns the seats where it is not out, by their numbers, which are left now:
-        each with the operation, that will end later or has failed, or with None if
-        nothing was sent there.
+        Returns the seats where the message is not out, by their numbers; they are left
+        now.  Each comes with the operation that will end later or has failed, or with
+        None if nothing was sent there.
         """
         try:
             ready = self._ready(part, message)
@@ -118,7 +118,7 @@ class Row:
                 if result != _STALE:
                     ready.pop(self._operations[at].token, None)
             for views in ready.values():
-                views[0] = None  # and it is ready for the next message
+                views[0] = None  # (the operation is ready for the next message)
             return {
                 at: self._note(at, port, message.nbytes, result)
                 for at, result in missed.items()
@@ -128,10 +128,9 @@ class Row:
             raise
 
     def _ready(self, part: range, message: Shared) -> dict[int, list[Any]]:
-        """By token, what holds the memory now: two seats may have one operation.
-
-        Nothing may be sent with others, which hold what another message uses, or
-        nothing for good.
+        """Return the views that hold the message now, by token: two seats may have one
+        operation.  Seats with other operations, which another message has or which are
+        over, are left: nothing may be sent there.
         """
         ready = {}
         for operation in self._operations[part.start : part.stop]:
@@ -145,7 +144,7 @@ class Row:
         return ready
 
     def _send(self, part: range, message: Shared, since_ns: int) -> dict[int, int]:
-        """The results that are not 0."""
+        """Return the results that are not 0, by the numbers of their seats."""
         count = lib.azc_send_to_all(
             self._in_c + part.start,
             len(part),
@@ -184,9 +183,9 @@ def move_to_copy(
 ) -> None:
     """Let operations that carry one message go on from a copy of it, in one piece.
 
-    One of which nothing is out yet becomes the newer message instead: ``is_newer``.
-    Without a copy the others stay as they are.  An operation holds all of the memory
-    until C has told which it uses, which may be a moment later.
+    If there is a newer message, an operation of which nothing is out yet becomes that
+    instead: ``is_newer``.  Without a copy the others stay as they are.  An operation
+    holds all of the memory until C has said which it uses, maybe a moment later.
     """
     results = ffi.new("int[]", [_NOT_ASKED] * len(channels))
 
@@ -225,7 +224,7 @@ def _note_moves(
     copy: Shared | None,
     newer: Shared | None,
 ) -> None:
-    """What each operation carries now.  May be called twice."""
+    """Note what each operation carries now; may be called twice."""
     for operation, result in zip(operations, results, strict=True):
         if operation.done:
             continue

@@ -2,11 +2,11 @@
 
 One `Waiter` serves all streams of one event loop.  It owns a port.  When the port's fd
 becomes readable, the waiter ends the operations whose events have come, and that wakes
-the tasks which await them.  A second fd tells that something has come at a socket for
-which a receive waits: C receives it then, in the loop's thread, unless a pump does
-because this loop is late (csrc/loop.h).  The first stream of a loop opens the waiter
-and the last one closes it, so a program that has closed its streams has no fd of ours
-left.
+the tasks which await them.  A second fd becomes readable when bytes have come at a
+socket for which a receive waits: C receives them then, in the loop's thread, unless a
+pump does because this loop is late (csrc/loop.h).  The first stream of a loop opens the
+waiter and the last one closes it, so a program that has closed its streams has no fd of
+ours left.
 
 Everything here runs in the loop's own thread, except `Waiter.leave`, which a garbage
 collector may call from anywhere.
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
     import trio
 
-# asyncio.get_running_loop without the exception where there is none.  Before 3.12 it
-# asks for the process's number, which costs a system call.
+# As asyncio.get_running_loop, but without an exception if there is none.  Before 3.12
+# it calls getpid, which is a system call.
 running_asyncio_loop = asyncio._get_running_loop
 LOOP_IS_CHEAP = sys.version_info >= (3, 12)
 
-# So there a send checks whether a task of that loop runs, in the loop's thread.
+# (so before 3.12 a send checks that the loop runs a task, and that the thread is its)
 running_tasks: dict[Any, Any] = getattr(asyncio.tasks, "_current_tasks", {})
 this_thread = threading.get_ident
 
@@ -48,7 +48,7 @@ move = lib.azc_port_move
 
 
 class Changing(Protocol):
-    """What a task can wait for: an operation, or a ring's doorbell."""
+    """Something that a task can wait for: an operation, or a ring's doorbell."""
 
     def listen(self, listener: Callable[[], object]) -> None:
         """Call the listener at the next change, or now if nothing will change."""
@@ -57,11 +57,11 @@ class Changing(Protocol):
 
 
 class _AsyncioLoop:
-    """An event loop, as much of it as we need."""
+    """The part of an asyncio loop that we need."""
 
     budget = 512  # calls that may finish at once before one yields to the loop
-    # Delivers a cancel at the start of every call; None where a call is only
-    # cancelled while it waits.
+    # Delivers a cancel at the start of every call; None: a call is only cancelled
+    # while it waits.
     entry: Callable[[], Awaitable[None]] | None = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -81,7 +81,7 @@ class _AsyncioLoop:
         return self.native.is_closed()
 
     async def park(self, operation: Changing) -> None:
-        """Return at its next change, or without one."""
+        """Return at its next change, or earlier."""
         future = self.native.create_future()
 
         def wake() -> None:
@@ -95,15 +95,15 @@ class _AsyncioLoop:
             operation.forget(wake)
 
     async def checkpoint(self) -> None:
-        """Let others run; a cancel is delivered."""
+        """Let other tasks run; a cancel is delivered."""
         await asyncio.sleep(0)
 
-    # The same once the work is done: trio delivers no cancel here.
+    # For calls whose work is done: on trio this delivers no cancel.
     yield_to_loop = checkpoint
 
 
 class _TrioLoop:
-    """The same of trio, whose native loop is its token."""
+    """The part of trio that we need; its native loop is trio's token."""
 
     budget = 1  # in trio every call is a checkpoint
 
@@ -123,8 +123,8 @@ class _TrioLoop:
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
         async def wait_and_call() -> None:
-            # Between two waits the fd may be closed, and its number reused.  (Busy:
-            # after an interrupted call, a second task like this one is waiting.)
+            # Between two waits the fd may be closed, and its number reused.  (Busy: a
+            # call was interrupted, and a second task like this one is waiting.)
             with contextlib.suppress(
                 self._trio.ClosedResourceError, self._trio.BusyResourceError
             ):
@@ -137,7 +137,7 @@ class _TrioLoop:
 
     def unwatch(self, fd: int) -> None:
         self._watched.discard(fd)
-        with contextlib.suppress(RuntimeError):  # the run is over
+        with contextlib.suppress(RuntimeError):  # trio has ended
             self._trio.lowlevel.notify_closing(fd)
 
     def call_in_loop(self, callback: Callable[[], object]) -> None:
@@ -156,7 +156,7 @@ class _TrioLoop:
         try:
             operation.listen(wake)
             await event.wait()
-        finally:  # this coroutine may have been closed: do not wake it
+        finally:  # (also if this coroutine was closed, which must not be woken)
             operation.forget(wake)
 
 
@@ -169,8 +169,8 @@ class Waiter:
     def __init__(self, native_token: Any) -> None:
         self.loop: Loop = _adapted(native_token)
         self.port: Port = Port()
-        self._watched: tuple[int, ...] = ()  # fds, also those that are about to be
-        self._is_watching = False  # True: all of them are
+        self._watched: tuple[int, ...] = ()  # fds that are watched, or soon will be
+        self._is_watching = False  # True: all of them are watched
         # A set of keys, so that a stream may leave twice, after an interruption.
         self._users: set[object] = set()
         self.entry: Callable[[], Awaitable[None]] | None = self.loop.entry
@@ -193,7 +193,7 @@ class Waiter:
             self._is_watching = True
 
     def _move(self) -> None:
-        """Something has come that a receive waits for."""
+        """Receive bytes that have come for waiting receives."""
         if move(self.port.id):
             self._hear()
 
@@ -203,7 +203,7 @@ class Waiter:
             self._end()
 
     def leave(self, key: object) -> None:
-        """Serve one stream fewer, and give back what has ended of it."""
+        """Serve one stream fewer, and give its buffers back that are free."""
         call_soon(self.loop, partial(self._leave, key))
 
     def _leave(self, key: object) -> None:
@@ -229,14 +229,14 @@ class Waiter:
             await self.loop.park(operation)
 
     async def wait_for_room(self, operation: Operation) -> None:
-        """Return once it is within its channel's limit, or done."""
+        """Return once the operation is within its channel's limit, or done."""
         while not (operation.has_room or operation.done):
             await self.loop.park(operation)
 
     async def wait_shielded(
         self, operation: Operation, seconds: float | None = None
     ) -> None:
-        """Return once it is done, or after so many seconds.
+        """Return once the operation is done, or after ``seconds``.
 
         A cancel cannot interrupt this; it is delivered afterwards.
         """
@@ -282,7 +282,7 @@ def _current_native() -> Any:
 
 
 def current_loop() -> Loop:
-    """The loop that runs in this thread, as a `Loop`."""
+    """Return the loop that runs in this thread, as a `Loop`."""
     return _adapted(_current_native() or current_token().native_token)
 
 
@@ -291,7 +291,7 @@ def runs_here(loop: Loop) -> bool:
 
 
 def call_soon(loop: Loop, callback: Callable[[], object]) -> None:
-    """Run it in the loop's thread: now, if this is it or the loop is closed."""
+    """Run it in the loop's thread: now if that is this one, or the loop is closed."""
     if loop.is_closed() or runs_here(loop):
         callback()
     else:
@@ -300,7 +300,7 @@ def call_soon(loop: Loop, callback: Callable[[], object]) -> None:
 
 
 def current_waiter() -> Waiter:
-    """The running loop's waiter.  It is kept only once a stream has joined it."""
+    """Return the running loop's waiter, which is kept only once a stream has joined."""
     native = _current_native() or current_token().native_token
     waiter = _waiters.get(id(native))
     if waiter is None or waiter.loop.native is not native:
@@ -309,21 +309,21 @@ def current_waiter() -> Waiter:
 
 
 async def enter() -> None:
-    """Deliver a cancel on trio, where every call does; nothing on asyncio."""
+    """Deliver a cancel on trio, where every call does so; do nothing on asyncio."""
     if running_asyncio_loop() is None and has_loop():
         await anyio.lowlevel.checkpoint_if_cancelled()
 
 
 async def checkpoint() -> None:
-    """A checkpoint on trio, where every call is one; nothing on asyncio."""
+    """Make a checkpoint on trio, where every call is one; do nothing on asyncio."""
     if running_asyncio_loop() is None and has_loop():
         await anyio.lowlevel.checkpoint()
 
 
 def announce_closing(fd: int) -> None:
-    """Wake whoever waits for the fd in this thread's loop, if that is trio's.
+    """Wake tasks that wait for the fd in this thread's loop, if that is trio's.
 
-    Finalizers come here too, while trio is being imported or at the exit.
+    Finalizers call this, too, while trio is being imported or at the exit.
     """
     notify = getattr(sys.modules.get("trio.lowlevel"), "notify_closing", None)
     if notify is not None and running_asyncio_loop() is None:

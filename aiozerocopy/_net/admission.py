@@ -5,11 +5,11 @@ A `Crowd` has a `Guest` for every connection of a server.  The states of a guest
             that lasts; a guest of the web server also between two requests
     seated  it is served, and nobody takes its place
     left    or was sent away, by a cancel of its scope
-A newcomer for whom there is no room takes the place of a guest that waits: of the
-address with the most of these, the first that came.  To send one away and to take
-another costs much more than to refuse it, so while there is no room a `Pace` limits how
-often an address may come.  Sets of guests are weak: a guest lives as long as its task,
-even if a signal's exception keeps it from being removed.
+If there is no room, a new client takes the place of a guest that waits: the first that
+came from the address with the most waiting guests.  That costs much more than refusing
+the client, so while there is no room a `Pace` limits how often an address may come.
+Sets of guests are weak: a guest lives as long as its task, even if an exception of a
+signal handler prevents its removal.
 
 The token's wire format: ``AZCT``, the token's length (16 bits, little-endian), the
 token; the server answers with one byte, 6 for yes and 21 for no (ASCII's ACK and NAK),
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.streams import Stream
 
-ADMISSION_SECONDS = 5.0  # from accept until all is shown; until a whole request, too
+ADMISSION_SECONDS = 5.0  # from accept to the end of admission, or to a whole request
 CONNECTIONS = 1024  # at a time
 # While a server is full, clients of one address may come, or ask again:
 AT_ONCE = 100  # times, and then
@@ -57,7 +57,7 @@ MAX_TOKEN = 1024
 _TOKEN = struct.Struct("<4sH")
 _MAGIC = b"AZCT"
 _YES, _NO = b"\x06", b"\x15"
-REFUSED = "the server refused the token"  # what it has said itself
+REFUSED = "the server refused the token"  # (only if the server has said so)
 
 log: logging.Logger = logging.getLogger("aiozerocopy")
 
@@ -91,7 +91,7 @@ class Pace:
         return self._due + self._each <= now and self.count(now) == 0
 
     def is_rested(self, now: float) -> bool:
-        """Is this as good as a new one?"""
+        """Return whether this is in the state of a new one."""
         return self._due <= now - self._credit
 
 
@@ -107,11 +107,11 @@ class Guest:
 
 
 class Crowd:
-    """The guests of a server: at most ``limit`` are seated, and ``room`` let in.
+    """The guests of a server: at most ``limit`` are seated, and ``room`` are let in.
 
-    Guests of one address (of IPv6, of its first 64 bits) have at most ``share`` of the
-    seats, half of them by default.  This machine's own addresses are not limited so,
-    since a proxy may connect from there.  The same is true of their `Pace`.
+    Guests of one address (of IPv6: with the same first 64 bits) have at most ``share``
+    seats, by default half of them.  This machine's own addresses have no such limit,
+    since a proxy may connect from there, and no `Pace`.
     """
 
     def __init__(
@@ -127,16 +127,16 @@ class Crowd:
 
     @property
     def seated(self) -> int:
-        """How many are served now."""
+        """How many guests are served now."""
         return self._seats.count()
 
     @property
     def is_full(self) -> bool:
-        """Is there no room for one more?"""
+        """Whether there is no room for another guest."""
         return len(self._guests) >= self._room
 
     def comes_too_often(self, address: str) -> bool:
-        """Count a client from there, while there is no room; or is it one too many?"""
+        """Count a client of this address; return whether it comes too often."""
         now = time.monotonic()
         pace = self._pace(share_of(address), now)
         return pace is not None and not pace.allows(now)
@@ -165,14 +165,14 @@ class Crowd:
         return found
 
     def enter(self, address: str) -> Guest:
-        """Let a client wait that came from this address ("" for a Unix socket's)."""
+        """Let a client of this address ("" for a UNIX socket's) wait."""
         guest = Guest(address)
         self._guests.add(guest)
         self._waiting.add(guest)
         return guest
 
     def seat(self, guest: Guest) -> bool:
-        """Serve it; False if all seats are taken, or those of its address."""
+        """Seat the guest; False if all seats are taken, or those of its address."""
         is_over = guest.share and len(self._seats.get(guest.share, ())) >= self._share
         if is_over or self.seated >= self.limit:
             return False
@@ -181,7 +181,7 @@ class Crowd:
         return True
 
     def stand(self, guest: Guest) -> None:
-        """It waits again."""
+        """Let a seated guest wait again."""
         self._seats.remove(guest)
         self._waiting.add(guest)
 
@@ -191,7 +191,7 @@ class Crowd:
         self._waiting.remove(guest)
 
     def make_room(self) -> Guest | None:
-        """Send one away that waits, and return it; None if all are seated."""
+        """Send a guest that waits away, and return it; None if all are seated."""
         most = max(self._waiting.values(), key=len, default=())
         first = min(most, key=lambda guest: guest.number, default=None)
         if first is not None:
@@ -219,12 +219,12 @@ class _ByShare(dict[str, "WeakSet[Guest]"]):
 
 @functools.lru_cache(MOST_PACES)
 def share_of(address: str) -> str:
-    """Which share of the seats an address has, by its name; "" if it has none."""
+    """Return the name of an address's share of the seats; "" if it has no limit."""
     try:
         known = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return ""
-    known = getattr(known, "ipv4_mapped", None) or known  # of a socket for both kinds
+    known = getattr(known, "ipv4_mapped", None) or known  # (of a dual-stack socket)
     if str(known) in ("127.0.0.1", "::1"):
         return ""
     return str(known) if known.version == 4 else str(known.exploded[:19])
@@ -235,10 +235,10 @@ class Refusals:
 
     def __init__(self) -> None:
         self.count: int = 0
-        self._told: dict[str, tuple[float, int]] = {}  # when, and how many until then
+        self._told: dict[str, tuple[float, int]] = {}  # (silent until, refused since)
 
     def note(self, peer: str, why: str, detail: str = "") -> None:
-        """``why`` is one of few texts: each is logged once in `LOG_SECONDS`."""
+        """Count a refusal; log each ``why`` (there are few) once in `LOG_SECONDS`."""
         self.count += 1
         now = time.monotonic()
         until, others = self._told.get(why, (0.0, 0))
@@ -252,7 +252,7 @@ class Refusals:
 
 @dataclass(frozen=True)
 class Admission:
-    """What is asked of every client."""
+    """What a server asks of every client."""
 
     ssl_context: ssl.SSLContext | None = None
     tokens: tuple[bytes, ...] = ()
@@ -263,20 +263,20 @@ class Admission:
 
     @property
     def lacks(self) -> list[str]:
-        """What a server needs that others than this machine can reach."""
+        """What is missing if other machines can reach the server."""
         has = {"a token": self.tokens or self.is_guarded, "TLS": self.ssl_context}
         return [name for name, it in has.items() if not it]
 
     @property
     def asks(self) -> bool:
-        """Must a client show anything?"""
+        """Whether a client must do TLS or show a token."""
         return self.ssl_context is not None or bool(self.tokens)
 
     async def admit(self, stream: Stream) -> ByteStream:
-        """The stream for the handler: the client's own, or TLS over it.
+        """Return the stream for the handler: the client's own, or TLS over it.
 
         Raises:
-            NotAdmitted: it has no token, or a wrong one, or took too long.
+            NotAdmitted: the client has no token, or a wrong one, or took too long.
             others: the handshake failed, or the client left.
         """
         if not self.asks:
@@ -289,12 +289,12 @@ class Admission:
                 if self.tokens:
                     await _check_token(admitted, self.tokens)
         except TimeoutError:
-            raise NotAdmitted("it took too long to come in") from None
+            raise NotAdmitted("its handshake took too long") from None
         return admitted
 
 
 def tokens_of(token: str | bytes | Sequence[str | bytes] | None) -> tuple[bytes, ...]:
-    """The tokens of which each is right; none if it is None.
+    """Return the tokens that are accepted; none for None.
 
     Raises: TypeError; ValueError for no token, an empty one, or one that is too long.
     """
@@ -311,7 +311,7 @@ def tokens_of(token: str | bytes | Sequence[str | bytes] | None) -> tuple[bytes,
         raise ValueError("token= is empty: use None for no token")
     for each in tokens:
         if not 0 < len(each) <= MAX_TOKEN:
-            raise ValueError(f"token= has 1 to {MAX_TOKEN} bytes, not {len(each)}")
+            raise ValueError(f"token= needs 1 to {MAX_TOKEN} bytes, not {len(each)}")
     return tokens
 
 
@@ -336,7 +336,7 @@ async def present_token(stream: ByteStream, token: str | bytes) -> None:
     """Show the token to a server, right after connecting.
 
     Raises:
-        TokenRefused: it is not the server's.
+        TokenRefused: the server did not accept it.
         ValueError: it is empty, or has more than 1024 bytes.
         StreamBroken, StreamClosed: as sending and receiving.
     """
@@ -346,9 +346,9 @@ async def present_token(stream: ByteStream, token: str | bytes) -> None:
         answer = await _read(stream, 1)
     except (anyio.EndOfStream, IncompleteReceive):
         answer = b""
-    if answer == MAGIC[:1]:  # it sends frames already
+    if answer == MAGIC[:1]:  # (the server sends frames already)
         raise TokenRefused("the server wants no token")
-    if answer == _NO and await _is_over(stream):  # (a TLS server's alert goes on)
+    if answer == _NO and await _is_over(stream):  # (a TLS alert begins with _NO, too)
         raise TokenRefused(REFUSED)
     if answer != _YES:
         raise TokenRefused("the server has not accepted the token")

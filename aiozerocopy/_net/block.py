@@ -1,4 +1,4 @@
-"""What hubs and servers share: work in the background of an ``async with`` block."""
+"""The base of hubs and servers: work in the background of an ``async with`` block."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class Block:
-    """Its tasks begin and end with its ``async with`` block, which is entered once."""
+    """Tasks that begin and end with an ``async with`` block, which is entered once."""
 
     _undo: contextlib.AsyncExitStack | None = None  # ends the tasks
 
     async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
-        """Start the tasks.  ``undo`` gets what ends them, to be done after `aclose`."""
+        """Start the tasks; give ``undo`` the calls that end them after `aclose`."""
         raise NotImplementedError
 
     async def aclose(self, grace: float = 0) -> None:
-        """Close; what is on its way has ``grace`` seconds to complete."""
+        """Close; work in progress has ``grace`` seconds to complete."""
 
     async def __aenter__(self) -> Self:
         if self._undo is not None:
@@ -38,13 +38,13 @@ class Block:
             raise
 
     async def _tasks_until(self, undo: contextlib.AsyncExitStack) -> TaskGroup:
-        """For what runs in the background; at the end what still runs is cancelled."""
+        """Return a group for tasks in the background, which is cancelled at the end."""
         tasks = await undo.enter_async_context(anyio.create_task_group())
         undo.callback(tasks.cancel_scope.cancel)
         return tasks
 
     async def __aexit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
-        # (A signal's exception in this function would keep `or_undo` from beginning.)
+        # (A signal handler may raise before `or_undo` would have begun.)
         try:
             try:
                 await (self.aclose() if error is None else self.aclose(0))
@@ -55,28 +55,28 @@ class Block:
             raise
 
     async def _end(self) -> None:
-        """End the tasks.  May be called twice."""
+        """End the tasks; may be called twice."""
         if self._undo is None:
             return
         try:
-            # (without the block's own error, which the task group would wrap)
+            # (not given the block's own error, which the task group would wrap)
             await self._undo.aclose()
         except BaseException as error:
-            # A frame of the stack has the error as a variable: a cycle, which would
-            # keep what the block has until the next collection.
+            # A frame of the stack refers to the error: a cycle, which would keep the
+            # block's objects until the next collection.
             traceback.clear_frames(error.__traceback__)
             raise
 
 
 class Service(Block):
-    """A block for what serves, also until it is cancelled."""
+    """A block that serves, for its body or until it is cancelled."""
 
-    _ended: anyio.Event  # it serves no more
+    _ended: anyio.Event  # set once it no longer serves
 
     async def serve_forever(self) -> None:
         """Serve until cancelled or closed, in an ``async with`` block or without one.
 
-        Raises: without one, what ``async with`` does.
+        Raises: without a block, as ``async with``.
         """
         if self._undo is not None and not self._ended.is_set():
             await self._ended.wait()
@@ -84,7 +84,7 @@ class Service(Block):
         async with self:
             await self._ended.wait()
 
-    if not TYPE_CHECKING:  # a type checker is to complain
+    if not TYPE_CHECKING:  # (so that a type checker complains)
 
         def __await__(self) -> NoReturn:
             raise TypeError(

@@ -1,4 +1,4 @@
-"""TCP and Unix clients: a connection, then a stream over it.
+"""TCP and UNIX clients: a connection, then a stream over it.
 
 The socket is ours from the start: no transport of the event loop has read from it.
 """
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     Candidate = tuple[socket.AddressFamily, SocketAddress]
 
 LAST_PORT = 65535
-DELAY = 0.25  # seconds until the next of a host's addresses is tried as well
+DELAY = 0.25  # seconds until the next of a host's addresses is tried, too
 
-AGAIN = 0.01  # seconds between attempts to connect to a Unix server
+AGAIN = 0.01  # seconds between attempts to connect to a UNIX server
 
 DEAD_AFTER = 15.0  # seconds; see `limit_silence`
 _RETRIES = 15  # of TCP, before it gives up (net.ipv4.tcp_retries2)
@@ -53,22 +53,21 @@ def connect_tcp(
 ) -> Opening[Stream]:
     """Connect to a TCP server; to be awaited, or used with ``async with``.
 
-    The first of a name's addresses to answer wins; the next is tried as well after a
+    The first of a name's addresses to answer wins; the next is also tried after a
     quarter of a second, or at once if one fails.  ``concurrent`` is as for
-    `open_writer`.  If it is cancelled, no socket is left open.
+    `open_writer`.  If this is cancelled, no socket is left open.
 
     A peer that cannot be reached any more (a cut link, a machine that is off) breaks
     the stream after about ``dead_after`` seconds (ETIMEDOUT); None leaves that to the
-    kernel's settings.  A peer that is reached, and does not read, is waited for.  While
-    bytes wait for their acknowledgement this takes Linux 6.15, and 15 seconds or more;
+    kernel's settings.  A peer that can be reached, but does not read, is waited for.
+    While bytes are unacknowledged this needs Linux 6.15, and takes at least 15 seconds;
     older kernels give up after 15 minutes.
 
     Raises:
         OSError: nobody answered, the name is unknown, or ``timeout`` (TimeoutError);
-            host and port are in the text, and the addresses if many were tried.  If
-            nobody answered, its cause is the error of the one address, or an
-            ExceptionGroup of all.
-        ValueError: no such port, or ``timeout`` or ``dead_after`` is not above 0.
+            the text has host and port, and the addresses if several were tried, and
+            the cause is the error of the only address, or an ExceptionGroup of all.
+        ValueError: an impossible port, or ``timeout`` or ``dead_after`` is not above 0.
     """
     check_port(port)
     check_seconds(timeout=timeout, dead_after=dead_after)
@@ -96,7 +95,7 @@ def check_port(port: int) -> None:
 
 
 def bracketed(host: str | None) -> str:
-    """The host as it is written before a port: IPv6 in brackets."""
+    """Return the host as it is written before a port: IPv6 in brackets."""
     return f"[{host}]" if host and ":" in host else str(host)
 
 
@@ -106,7 +105,7 @@ def connect_unix(
     peer: str = "unknown",
     concurrent: Concurrent = "queue",
 ) -> Opening[UnixStream]:
-    """Connect to a Unix server; to be awaited, or used with ``async with``.
+    """Connect to a UNIX server; to be awaited, or used with ``async with``.
 
     A path that begins with a zero byte is a name in Linux's abstract name space.
     ``peer`` and ``concurrent`` are as for `open_writer`.
@@ -124,7 +123,7 @@ def connect_unix(
 
 
 def check_seconds(**limits: float | None) -> None:
-    """Raises: ValueError, TypeError: one of them is not a time above 0, or None."""
+    """Raises: ValueError, TypeError: one is neither a time above 0 nor None."""
     for name, seconds in limits.items():
         if seconds is None:
             continue
@@ -137,7 +136,7 @@ def check_seconds(**limits: float | None) -> None:
 
 
 def check_counts(least: int, **counts: int | None) -> None:
-    """Raises: ValueError, TypeError: one is not a number from ``least`` on, or None."""
+    """Raises: ValueError, TypeError: one is neither None nor a number >= ``least``."""
     for name, count in counts.items():
         if count is None:
             continue
@@ -148,12 +147,12 @@ def check_counts(least: int, **counts: int | None) -> None:
 
 
 def limit_silence(sock: socket.socket, seconds: float | None) -> None:
-    """Give up a TCP peer that has not answered for about that long; None: as it is.
+    """Give up a TCP peer that has not answered for about ``seconds``; None: never.
 
-    Accepted sockets inherit it from the listening one.  Keepalive asks while nothing
-    is under way.  What is under way Linux sends again after ever longer pauses, so
-    these are limited.  (TCP_USER_TIMEOUT would also cut off a peer that answers, and
-    only does not read.)
+    Accepted sockets inherit this from the listening one.  Keepalive probes an idle
+    connection.  Linux sends unacknowledged bytes again after ever longer pauses, so
+    these are limited.  (TCP_USER_TIMEOUT would also cut off a peer that answers, but
+    does not read.)
     """
     if seconds is None:
         return
@@ -176,7 +175,7 @@ def limit_silence(sock: socket.socket, seconds: float | None) -> None:
 async def connected_unix(
     path: str | bytes | os.PathLike[str], *, with_name: bool = False
 ) -> socket.socket:
-    """A socket that is connected to a Unix server; on Linux it may get a unique name.
+    """Return a socket connected to a UNIX server; ``with_name``: with a unique name.
 
     Raises: as `connect_unix`.
     """
@@ -197,8 +196,8 @@ async def connected_unix(
 async def connect_once_possible(
     sock: socket.socket, path: str | bytes, *, is_patient: bool = False
 ) -> None:
-    """Connect as soon as the server's backlog has room; if patient, also as soon as
-    somebody listens.  Nothing tells when, so it tries again and again."""
+    """Connect once the server's backlog has room; if patient, wait for a server, too.
+    No event reports either, so it tries repeatedly."""
     sock.setblocking(False)
     while True:
         try:
@@ -213,7 +212,7 @@ async def connect_once_possible(
 
 
 def located(error: OSError, place: str) -> OSError:
-    """The same error, saying where it happened."""
+    """Return the error with the place where it happened in its text."""
     if isinstance(error, TimeoutError) and error.errno is None:
         return TimeoutError(errno.ETIMEDOUT, f"{place}: timed out")
     if error.errno is None:
@@ -233,12 +232,12 @@ async def look_up(
     proto: int = 0,
     flags: int = 0,
 ) -> list[Candidate]:
-    """All addresses of a host, the best one first; for ``first`` see `interleaved`.
+    """Return all addresses of a host, the best one first (see `interleaved`).
 
-    An IP address is not looked up.  The rest is for `anyio.getaddrinfo`, also errors.
+    An IP address is not looked up.  Options and errors: as `anyio.getaddrinfo`.
     """
     if host and isinstance(port, int) and not flags:
-        with contextlib.suppress(ValueError):  # it is a name
+        with contextlib.suppress(ValueError):  # (the host is a name)
             is_v6 = ipaddress.ip_address(host).version == 6
             kind = socket.AF_INET6 if is_v6 else socket.AF_INET
             if family in (0, kind):
@@ -257,7 +256,7 @@ async def look_up(
 
 
 def interleaved(candidates: Sequence[Candidate], first: int) -> list[Candidate]:
-    """The families in turn, after the ``first`` of the best one; 0: as they are."""
+    """Alternate the families after ``first`` addresses of the best; 0: do not."""
     if not first:
         return list(candidates)
     families: dict[int, list[Candidate]] = {}
@@ -273,16 +272,16 @@ def interleaved(candidates: Sequence[Candidate], first: int) -> list[Candidate]:
 async def connect_first(
     candidates: Sequence[Candidate], local: SocketAddress | None, delay: float | None
 ) -> socket.socket:
-    """A socket that is connected to the first candidate to answer.
+    """Return a socket that is connected to the first candidate to answer.
 
-    The next one is tried as well after ``delay`` seconds (None: never), and at once
-    when one fails.  All other sockets are closed.
+    The next one is also tried after ``delay`` seconds (None: never), and at once when
+    one fails.  All other sockets are closed.
 
     Raises:
-        OSError: nobody answered.  Its errno is that of the first to fail, its text has
-            each of them, and its cause is the one error or a group of all.
+        OSError: nobody answered.  Its errno is that of the first error, its text has
+            all of them, and its cause is the only error, or a group of all.
     """
-    if len(candidates) == 1:  # (a task group would double its time)
+    if len(candidates) == 1:  # (a task group would double the time)
         try:
             return await _connect(candidates[0], local)
         except OSError as error:
@@ -316,7 +315,7 @@ async def connect_first(
 
 
 def _nobody_answered(failures: Sequence[tuple[Candidate, OSError]]) -> OSError:
-    """One error of all; it begins with anyio's words, which programs look for."""
+    """Return one error for all; it begins with anyio's words, which programs match."""
     errors = [error for _, error in failures]
     text = str(errors[0].strerror)
     cause: Exception = errors[0]

@@ -1,7 +1,7 @@
-"""Whole messages over streams that are not ours, such as TLS.
+"""Whole messages over streams of other packages, such as anyio's TLS.
 
-Such a stream may keep the memory that it is given, so it gets copies.  It may mix what
-several tasks send, so one message is sent after the other.
+Such a stream may keep the memory that it is given, so it gets copies.  It may mix the
+bytes of several tasks, so one message is sent after the other.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class WholeSender(MessageStream):
         """Send one message; any number of tasks may.
 
         Raises:
-            StreamBroken: a cancelled send has cut a message off, this one or another.
-                Or the stream broke: at least ``bytes_sent`` bytes were out.
+            StreamBroken: a cancelled send has cut off a message, or the stream broke:
+                at least ``bytes_sent`` bytes were out.
             others: as the stream's own ``send``.
         """
         views: list[memoryview] = []
@@ -72,7 +72,7 @@ class WholeSender(MessageStream):
                 await self._stream.send(bytes(piece))
                 out += len(piece)
             self._was_cut = False
-        except StreamBroken as error:  # its counts are of one piece as TLS has sent it
+        except StreamBroken as error:  # (it counts the bytes of one piece, encrypted)
             if error.errno is None:
                 raise
             raise error_of(-error.errno, out, total, at_least=True) from error.__cause__
@@ -82,16 +82,16 @@ class WholeSender(MessageStream):
 
 
 def whole_sender(stream: ByteSendStream) -> SendStream | MessageStream:
-    """The stream itself if it sends whole messages, else a sender over it."""
+    """Return the stream itself if it sends whole messages, else a sender over it."""
     if isinstance(stream, (SendStream, MessageStream)):
         return stream
     return WholeSender(stream)
 
 
 def pieces_of(views: list[memoryview]) -> Generator[Any]:
-    """Yield their bytes: small ones joined in a copy, a large one cut into pieces.
+    """Yield the views' bytes: small views joined in a copy, large ones cut into pieces.
 
-    The piece that was yielded last is the last of the views, to be released with them.
+    The piece that was yielded last is appended to the views, to be released with them.
     """
     small = b""
     for view in tuple(views):
@@ -110,7 +110,7 @@ def pieces_of(views: list[memoryview]) -> Generator[Any]:
 
 
 class ExactReceiver:
-    """`receive_exactly` over a stream that is not ours; a cancel loses nothing."""
+    """`receive_exactly` over a stream of another package; a cancel loses nothing."""
 
     def __init__(self, stream: ByteReceiveStream) -> None:
         self._stream = stream
@@ -135,7 +135,7 @@ class ExactReceiver:
             nonlocal filled
             if not isinstance(error, anyio.EndOfStream):
                 unread = bytes(buffer[:filled]) + self._unread
-                filled, self._unread = 0, unread  # (as above)
+                filled, self._unread = 0, unread  # (one statement, as in `fill`)
 
         try:
             await or_undo(fill, keep)
@@ -146,7 +146,7 @@ class ExactReceiver:
 
 
 def exact_receiver(stream: ByteReceiveStream) -> ReceiveStream | ExactReceiver:
-    """The stream itself if it is one of ours, else a receiver over it."""
+    """Return the stream itself if it is one of ours, else a receiver over it."""
     return stream if isinstance(stream, ReceiveStream) else ExactReceiver(stream)
 
 

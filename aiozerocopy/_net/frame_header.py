@@ -32,7 +32,7 @@ MAX_METADATA = 64 << 10
 MAX_BYTES = 256 << 20  # of a payload, unless a receiver says otherwise
 
 # magic, version, ndim, flags, sequence, timestamp, payload and metadata length, dtype,
-# pixel format, shape, reserved; the checksum of all that comes last
+# pixel format, shape, reserved.  Then the checksum of these follows.
 _FIELDS = struct.Struct(f"<4sBBHQqQI4s16s{MAX_DIMENSIONS}QI")
 _CHECKSUM = struct.Struct("<I")
 _SIZES = {"b": (1,), "u": (1, 2, 4, 8), "i": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}
@@ -45,7 +45,7 @@ DTYPES: dict[str, int] = {
     for size in sizes
     for order in ("|" if size == 1 else "<>")
 }
-# The names that pools use.  They say no byte order: ours is little-endian.
+# The names that pools use.  They have no byte order: it is little-endian.
 _NAMES = {
     f"{name}{size * 8}": f"{'|' if size == 1 else '<'}{kind}{size}"
     for kind, name in (("u", "uint"), ("i", "int"), ("f", "float"), ("c", "complex"))
@@ -59,11 +59,11 @@ _KINDS |= dict.fromkeys("efd", "f") | {"?": "b", "Zf": "c", "Zd": "c"}
 
 
 class FrameError(Exception):
-    """The receiver cannot take what came, or find where the next frame begins."""
+    """The received bytes are no frame to be taken, or the next frame is not found."""
 
 
 class WrongMagic(FrameError):
-    """It does not begin as a frame does: the peer speaks something else."""
+    """The bytes do not begin as a frame does: the peer speaks another protocol."""
 
 
 class UnknownVersion(FrameError):
@@ -75,7 +75,7 @@ class CorruptHeader(FrameError):
 
 
 class FrameTooLarge(FrameError):
-    """The header is intact, but announces more than the receiver takes."""
+    """The header is intact, but announces more bytes than the receiver's limit."""
 
 
 class FrameTooSlow(FrameError):
@@ -98,7 +98,7 @@ class TruncatedFrame(FrameError):
 
 @dataclass(frozen=True)
 class FrameHeader:
-    """What a frame's header says."""
+    """The contents of a frame's header."""
 
     sequence: int
     timestamp_ns: int
@@ -119,10 +119,10 @@ class FrameHeader:
         key: bool,
         metadata: bytes,
     ) -> FrameHeader:
-        """The header of a frame that is about to be sent.
+        """Return the header of a frame that is about to be sent.
 
         Raises:
-            TypeError, ValueError, BufferError: a frame that cannot travel.
+            TypeError, ValueError, BufferError: the frame cannot be sent.
         """
         dtype, shape = describe(frame)
         return cls(
@@ -137,7 +137,7 @@ class FrameHeader:
         )
 
     def pack(self) -> bytes:
-        """The 128 bytes.
+        """Return the 128 bytes.
 
         Raises:
             ValueError: a field does not fit.
@@ -168,7 +168,7 @@ class FrameHeader:
                 0,
             )
         except struct.error as error:
-            raise ValueError(f"it does not fit into a header: {error}") from None
+            raise ValueError(f"a field does not fit the header: {error}") from None
         return fields + _CHECKSUM.pack(zlib.crc32(fields))
 
     @classmethod
@@ -176,8 +176,8 @@ class FrameHeader:
         """Read the 128 bytes, and check them.
 
         Raises:
-            WrongMagic, UnknownVersion, CorruptHeader, FrameTooLarge
-            TruncatedFrame: these are fewer bytes.
+            WrongMagic, UnknownVersion, CorruptHeader, FrameTooLarge: see these.
+            TruncatedFrame: there are fewer bytes.
         """
         memory = memoryview(data).cast("B")
         if len(memory) < HEADER_SIZE:
@@ -229,7 +229,7 @@ def _of_header(name: str) -> Any:
 
 
 class Described:
-    """A frame with a header, whose fields are its own."""
+    """A frame with a header; its properties are the header's fields."""
 
     __slots__ = ()
     header: FrameHeader
@@ -249,7 +249,7 @@ def _too_much_metadata(nbytes: int) -> str:
 def _text(field: bytes) -> str:
     text, _, rest = field.partition(b"\0")
     if not text.isascii() or rest.strip(b"\0"):
-        raise CorruptHeader(f"no text: {field!r}")
+        raise CorruptHeader(f"not text in ASCII: {field!r}")
     return text.decode()
 
 
@@ -260,10 +260,10 @@ def _shape(ndim: int, sides: Sequence[int]) -> tuple[int, ...]:
 
 
 def describe(array: AnyBuffer | Lease) -> tuple[str, tuple[int, ...]]:
-    """The dtype, as the wire has it, and the shape of an array, a frame or a buffer.
+    """Return the dtype, as it is sent, and the shape of an array, frame or buffer.
 
     Raises:
-        TypeError: not a buffer, or a dtype that does not travel.
+        TypeError: not a buffer, or a dtype that cannot be sent.
         ValueError: more than 8 dimensions.
     """
     dtype = getattr(array, "dtype", None)
@@ -283,7 +283,7 @@ def describe(array: AnyBuffer | Lease) -> tuple[str, tuple[int, ...]]:
 
 
 def _dtype_of_format(code: str, itemsize: int) -> str:
-    """The dtype of a memoryview's format."""
+    """Return the dtype for a memoryview's format."""
     order = ">" if code[0] in ">!" else "<"
     kind = _KINDS.get(code.lstrip("@=<>!"), code)
     return f"{'|' if itemsize == 1 else order}{kind}{itemsize}"

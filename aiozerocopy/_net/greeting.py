@@ -1,8 +1,8 @@
-"""What kind of server answers at an address, found by a greeting.
+"""The kind of server at an address, found by a greeting.
 
-A server of another kind may be silent, and so may one whose first frame is still to
-come.  So a second connection says what a TLS client says first, and the answer tells
-each kind of server.
+A server of another kind may be silent, and so may a server of frames before its first
+frame.  So a second connection sends a TLS client's first message, which each kind of
+server answers differently.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
     from aiozerocopy.streams import Stream
 
-# "tls": it speaks TLS, and we do not; "plain": the other way round
+# "tls": only the server speaks TLS; "plain": only we do
 Obstacle: TypeAlias = Literal["tls", "plain", "web", "token", "foreign"]
 
 PATIENCE = 0.4  # seconds for an answer
 LONGEST = 2.0  # seconds for all of it
 
 _ENCRYPTED = (b"\x16\x03", b"\x15\x03")  # a handshake, an alert
-_REFUSED = b"\x15"  # what `admission` says to a wrong token
+_REFUSED = b"\x15"  # the answer of `admission` to a wrong token
 
 
 async def find_obstacle(
@@ -39,9 +39,9 @@ async def find_obstacle(
     ssl_context: ssl.SSLContext | None,
     hostname: str,
 ) -> tuple[Obstacle | None, bool]:
-    """What keeps a client from its frames; and has the server sent a frame?
+    """Return what keeps a client from its frames, and whether the server sent a frame.
 
-    None: nothing is known, or nothing does.
+    None: no obstacle was found.
     """
     answer = b""
     with (
@@ -69,7 +69,7 @@ async def find_obstacle(
 
 
 async def _answer_of(stream: ByteStream) -> bytes:
-    """The first bytes that come after our greeting; none if that takes too long."""
+    """Return the first bytes that come after our greeting; none if that takes long."""
     try:
         with anyio.move_on_after(PATIENCE):
             await stream.send(_greeting())
@@ -80,7 +80,7 @@ async def _answer_of(stream: ByteStream) -> bytes:
 
 
 def _greeting() -> bytes:
-    """What a TLS client says first."""
+    """Return a TLS client's first message."""
     said = ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
         ssl.create_default_context().wrap_bio(

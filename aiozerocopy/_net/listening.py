@@ -1,4 +1,4 @@
-"""Listening sockets for `serving`, and the file that a Unix one leaves."""
+"""Listening sockets for `serving`, and the file of a UNIX socket."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ PORTS = 20  # attempts to find a port that is free on all addresses
 
 @dataclass
 class Listener:
-    """A listening socket, and the file that it leaves behind."""
+    """A listening socket, and the file that it would leave behind."""
 
     sock: socket.socket
     address: Any
-    file: str | bytes | None = None  # a Unix socket's, absolute
+    file: str | bytes | None = None  # a UNIX socket's, absolute
     inode: tuple[int, int] | None = None
-    # Of the process that owns the file.
+    # The generation of the process that owns the file.
     generation: int = field(default_factory=lambda: fork_and_exit.generation)
 
     def __str__(self) -> str:
-        """Where: host:port, or the path in quotes."""
+        """Return host:port, or the path in quotes."""
         if not isinstance(self.address, tuple):
             return repr(self.address)
         host, port = self.address
@@ -46,13 +46,13 @@ class Listener:
 
     @property
     def is_exposed(self) -> bool:
-        """Can other machines reach it?"""
+        """Whether other machines can reach it."""
         if not isinstance(self.address, tuple):
             return False
         return not ipaddress.ip_address(self.address[0].partition("%")[0]).is_loopback
 
     def own_file(self) -> None:
-        """Remove the file at its address in the end."""
+        """Own the file at its address, which `close` will remove."""
         self.file = os.path.abspath(self.address)
         self.inode = _inode(self.file)
 
@@ -85,7 +85,7 @@ async def listen_tcp(
 ) -> list[Listener]:
     """Listen on one port of all addresses of a host, or of several; 0 is a free port.
 
-    ``dead_after`` is what `limit_silence` does to the accepted sockets.
+    ``dead_after`` is for the accepted sockets: see `limit_silence`.
 
     Raises: OSError, with host and port in its text.
     """
@@ -146,7 +146,7 @@ def _bound(
         sock.setblocking(False)
         for option in options:
             sock.setsockopt(socket.SOL_SOCKET, option, 1)
-        # What is accepted inherits it.
+        # (accepted sockets inherit it)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -200,7 +200,7 @@ def remove_stale(path: str | bytes) -> None:
         try:
             probe.connect(path)
         except ConnectionRefusedError:
-            with contextlib.suppress(FileNotFoundError):  # another has done it
-                os.unlink(path)  # (whatever its type: nobody listens)
+            with contextlib.suppress(FileNotFoundError):  # (another process was first)
+                os.unlink(path)  # (a socket of any type: nobody listens)
         except OSError:
-            pass  # somebody listens there, or we may not ask: bind will say so
+            pass  # somebody listens there, or we may not connect: bind will say so

@@ -1,9 +1,9 @@
-"""TCP and Unix servers: a handler is called with the stream of every client.
+"""TCP and UNIX servers: a handler is called with the stream of every client.
 
-One task for each listening socket accepts, one for each client runs the handler.  They
-live in a task group of the ``async with`` block, so no client outlives the server.
+A task for each listening socket accepts, and one for each client runs the handler.
+They live in a task group of the ``async with`` block, so no client outlives the server.
 
-Only plain connections are without a copy.  With TLS every byte is encrypted, from user
+Only plain connections go without a copy.  With TLS every byte is encrypted, from user
 memory into other user memory, and the handler gets a `tls.TLSStream`.
 """
 
@@ -51,16 +51,16 @@ if TYPE_CHECKING:
     from aiozerocopy._core.sending import Concurrent
     from aiozerocopy.streams import Stream
 
-    # of a Stream, or with TLS of a TLSStream
+    # (its argument is a Stream, or with TLS a TLSStream)
     Handler = Callable[..., Awaitable[object]]
     Tokens = str | bytes | Sequence[str | bytes] | None
 
 GRACE = 5.0  # seconds that handlers have to finish when the server closes
 BACKLOG = 1024
 BURST = 64  # clients let in before other tasks run
-LOOKS = 256  # clients accepted before other tasks run; to refuse one takes less
+LOOKS = 256  # clients accepted, or refused, which is quicker, before other tasks run
 PAUSE = 0.1  # seconds without accepting, when there are no fds or no memory
-BREATH = 0.02  # the same after some were refused, so that many are refused at once
+BREATH = 0.02  # seconds without accepting after a refusal: then many come at once
 
 log = logging.getLogger("aiozerocopy")
 
@@ -101,10 +101,10 @@ def serve_tcp(
 
     With an ``ssl_context`` the handler gets a ``TLSStream``.  With a ``token``, or
     several, clients must show one first: see `client.present_token`.  They have five
-    seconds for both, and make room if others come meanwhile.  A client that comes when
-    ``max_connections`` are served is sent away, and so is one whose address has
-    ``max_per_address`` already (by default half of them; this machine's own addresses
-    have no such limit).  A client on whose connection no byte has moved for
+    seconds for both, and lose their place if others need it meanwhile.  A client that
+    comes when ``max_connections`` are served is sent away, and so is one whose address
+    has ``max_per_address`` already (by default half of them; this machine's own
+    addresses have no such limit).  A client on whose connection no byte has moved for
     ``idle_timeout`` seconds is cancelled.  ``dead_after`` is as for `connect_tcp`,
     ``concurrent`` as for `open_writer`.
 
@@ -135,7 +135,7 @@ def serve_unix(
     idle_timeout: float | None = None,
     concurrent: Concurrent = "queue",
 ) -> Server:
-    """Serve clients of a Unix socket: ``await handler(stream)`` for each.
+    """Serve clients of a UNIX socket: ``await handler(stream)`` for each.
 
     ``mode`` is the socket file's mode.  A file that a dead server left is replaced; the
     file is removed at the end, if it is still ours.  A path that begins with a zero
@@ -143,7 +143,7 @@ def serve_unix(
     See `Server`, and `serve_tcp` for the rest.
 
     Raises (when it is entered):
-        OSError: it cannot listen there, or somebody else does; the path is in the text.
+        OSError: it cannot listen there, or another process does; it names the path.
     """
 
     async def listen() -> list[Listener]:
@@ -161,7 +161,7 @@ def serve_unix(
 
 @dataclass
 class _Connection:
-    """A client that is being served, and since when no byte has moved."""
+    """A client that is being served, and the time since which no byte has moved."""
 
     stream: Stream
     guest: Guest
@@ -177,16 +177,16 @@ class _Connection:
 
 
 class Server(Service):
-    """What `serve_tcp` and `serve_unix` return.
+    """A server of `serve_tcp` or `serve_unix`.
 
-    ``async with`` serves inside of the block.  At its end the server stops accepting,
-    and the handlers have `GRACE` seconds to finish (see `aclose`); when the block
-    fails, none.  `serve_forever` serves until cancelled, in such a block or without
-    one.  Either way "aiozerocopy" logs where it listens, at info level.
+    ``async with`` serves inside the block.  At its end the server stops accepting, and
+    the handlers have `GRACE` seconds to finish (see `aclose`), or none if the block
+    fails.  `serve_forever` serves until cancelled, in such a block or without one.
+    Either way "aiozerocopy" logs its addresses, at info level.
 
     A client's stream is closed when its handler returns.  If the handler raises, the
-    stream is aborted, the error is logged to "aiozerocopy" (for a client that merely
-    left, at debug level), and the server goes on.
+    stream is aborted, the error is logged to "aiozerocopy" (at debug level if the
+    client merely left), and the server goes on.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Server(Service):
         *,
         seats_itself: bool = False,
     ) -> None:
-        """With ``seats_itself`` the handler gets the `Guest` too, and seats it."""
+        """With ``seats_itself`` the handler gets the `Guest`, too, and seats it."""
         _expect_coroutine_function(handler)
         self._refusals = Refusals()
         self._handler = handler
@@ -218,7 +218,7 @@ class Server(Service):
 
     @property
     def addresses(self) -> list[Any]:
-        """What it listens on: (host, port) for TCP, the path for Unix."""
+        """The addresses it listens on: (host, port) for TCP, the path for UNIX."""
         return [listener.address for listener in self._listeners]
 
     @property
@@ -236,7 +236,7 @@ class Server(Service):
 
     @property
     def refused(self) -> int:
-        """How many clients were sent away, or did not get in."""
+        """How many clients were sent away, or not admitted."""
         return self._refusals.count
 
     # -- its life -----------------------------------------------------------------
@@ -318,7 +318,7 @@ class Server(Service):
                 await anyio.sleep(BREATH)
 
     def _let_in(self, address: str) -> Guest | None:
-        """The new client as a guest; None if there is no room for it."""
+        """Return the new client as a guest; None if there is no room for it."""
         if self._crowd.is_full:
             if self._crowd.comes_too_often(address):
                 self._refusals.note(address, _TOO_OFTEN)
@@ -327,7 +327,7 @@ class Server(Service):
             if other is None:
                 self._refusals.note(address, _FULL)
                 return None
-            self._refusals.note(other.address, "it only waited, and others came")
+            self._refusals.note(other.address, "it waited, and others need room")
         guest = self._crowd.enter(address)
         if self._admission.asks or self._seats_itself or self._crowd.seat(guest):
             return guest
@@ -338,12 +338,12 @@ class Server(Service):
     async def _accept_one(
         self, listener: socket.socket
     ) -> tuple[socket.socket, str] | None:
-        """The next client and its address; None if there is none now."""
+        """Return the next client and its address; None if there is none now."""
         try:
             sock, peer = listener.accept()
         except OSError as error:
             # Any other error: no connection is pending, or it was reset.
-            if error.errno in EXHAUSTED:  # others may give something back; log it once
+            if error.errno in EXHAUSTED:  # fds may be freed meanwhile; log it once
                 if not self._exhausted:
                     self._exhausted = True
                     log.error("no clients are accepted for now: %s", error.strerror)
@@ -366,7 +366,7 @@ class Server(Service):
             level = logging.DEBUG if _only_left(error) else logging.ERROR
             log.log(level, "the handler of a client failed", exc_info=True)
         finally:
-            connection.stream.abort()  # does nothing if it was closed
+            connection.stream.abort()  # (nothing if it was closed)
             self._crowd.leave(connection.guest)
             del self._connections[id(connection)]
 
@@ -389,7 +389,7 @@ class Server(Service):
         await admitted.aclose()
 
     async def _cancel_idle(self, limit: float) -> None:
-        """Cancel the connections on which nothing has moved for so long."""
+        """Cancel connections on which no byte has moved for ``limit`` seconds."""
         while True:
             await anyio.sleep(limit / 4)
             now = anyio.current_time()
@@ -401,7 +401,7 @@ class Server(Service):
 def _expect_coroutine_function(handler: object) -> None:
     """Refuse a plain function, which would fail only when the first client comes.
 
-    (A lambda may return another function's coroutine.)
+    (A lambda is accepted: it may return another function's coroutine.)
     """
     while isinstance(handler, partial):
         handler = handler.func
@@ -418,7 +418,7 @@ def _expect_coroutine_function(handler: object) -> None:
 
 
 def _only_left(error: BaseException) -> bool:
-    """Does the error, or each one in the group, only mean that the peer left?"""
+    """Return whether the error, or each in the group, only means that the peer left."""
     errors = getattr(error, "exceptions", None)
     if errors is None:
         return isinstance(error, _PEER_LEFT)

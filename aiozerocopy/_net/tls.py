@@ -1,21 +1,21 @@
-"""TLSStream: TLS over a stream of ours, for servers, clients, pages and Dask.
+"""TLSStream: TLS over our own streams, for servers, clients, pages and Dask.
 
 Who owns what
     plaintext    the caller's; encryption copies it, up to `PIECE` bytes ahead of the
                  wire
-    ciphertext   C's, as soon as it is made: no await is between.  So no cancel can drop
-                 a record, and records leave in the order in which they were made,
-                 whether by a send or as an answer to the peer
+    ciphertext   C's, as soon as it is made: there is no await in between.  So no cancel
+                 can drop a record, and records leave in the order in which they were
+                 made, whether by a send or as an answer to the peer
 
 A send that is cancelled before its first byte was encrypted leaves no trace.  Later,
 the rest is encrypted at once and left to C, up to the ``rescue_limit`` of the stream
-below: the message completes, and the buffers are the caller's.  Where that cannot be
-(it is more, the peer negotiates, or a signal's exception has hit between two steps) the
-message is cut off: later sends raise StreamBroken, and the end comes without
-close_notify, which tells the peer that something is missing.
+below: the message completes, and the buffers are the caller's.  If that is impossible
+(the rest is longer, the peer negotiates, or a signal handler raised between two steps)
+the message is cut off: later sends raise StreamBroken, and the stream ends without
+close_notify, which shows the peer that bytes are missing.
 
-An end without close_notify is a break: anybody on the way can make it, and a first part
-must not pass for the whole.
+An end without close_notify breaks the stream: anybody between the two can cause it, and
+the first part of a message must not pass for the whole.
 """
 
 from __future__ import annotations
@@ -55,27 +55,27 @@ if TYPE_CHECKING:
 ARRIVED = 128 << 10  # bytes that are received at once; each connection has this memory
 RECEIVE_SIZE = 64 << 10
 PATIENCE = 5.0  # seconds that a closing stream waits for the peer's close_notify
-LINGER = 1.0  # the same where a block ends by an exception
-# The most that a close_notify has on the wire is 31 bytes.  The smallest message of
-# Dask's, which asks, has 47: 25 of its own, and a record's frame.
+LINGER = 1.0  # seconds of that when a block ends by an exception
+# A close_notify has at most 31 bytes on the wire.  Dask, which calls `_has_unread`, has
+# messages of at least 47: 25 of its own, and those that a record adds.
 GOODBYE = 40
 
-RECORD = 16 << 10  # the most that TLS puts under one seal
+RECORD = 16 << 10  # the most bytes in a record
 
-_SIZED = ("GCM", "CCM", "CHACHA")  # ciphers that add the same to each record
+_SIZED = ("GCM", "CCM", "CHACHA")  # ciphers that add as many bytes to each record
 
 T = TypeVar("T")
 
 
 class Session:
-    """One session by OpenSSL in memory: encrypts and decrypts, and does no I/O.
+    """A session of OpenSSL in memory: encrypts and decrypts, and does no I/O.
 
     The states
         shaking   until `shake` returns true
-        open      bytes go both ways.  The peer may change the keys, or by TLS 1.2
-                  negotiate anew: until it has done so `encrypt` takes nothing
-        ended     the peer has said close_notify.  We may go on sending
-        failed    `failure` says why.  What was decrypted before that counts
+        open      bytes go both ways.  The peer may change the keys, or with TLS 1.2
+                  negotiate anew: until that is done `encrypt` takes nothing
+        ended     the peer has sent close_notify.  We may still send
+        failed    `failure` says why.  Bytes that were decrypted before are valid
     """
 
     def __init__(
@@ -93,17 +93,17 @@ class Session:
         self.ended: bool = False
         self.said_goodbye: bool = False
         self.failure: Failure[ssl.SSLError] | None = None
-        # What arrives, and what is to be sent: these are called for each piece.
+        # Takes ciphertext that arrived, and returns ciphertext to send.
         self.feed: Callable[[Buffer], int] = self.arrived.write
         self.take: Callable[[], bytes] = self.sealed.read
-        # (the methods in C, where CPython's object keeps them)
+        # (CPython's methods in C, without those in Python around them)
         inner = getattr(self.ssl, "_sslobj", self.ssl)
         self._read: Any = inner.read
         self._write: Callable[[Buffer], int] = inner.write
         self._inside: Callable[[], int] = inner.pending
 
     def shake(self) -> bool:
-        """Go on with the handshake; is it done?
+        """Go on with the handshake; return whether it is done.
 
         Raises:
             ssl.SSLError: it has failed.
@@ -115,7 +115,7 @@ class Session:
         return True
 
     def encrypt(self, piece: Buffer) -> bool:
-        """Seal a piece; false if the peer must be heard first.  It is not empty.
+        """Seal a piece, which is not empty; False: receive from the peer first.
 
         Raises:
             ssl.SSLError: nothing can be sent any more.
@@ -127,14 +127,14 @@ class Session:
         return True
 
     def has_arrived(self, beyond: int = 0) -> bool:
-        """Is there something that could be decrypted?
+        """Return whether there are bytes that might be decrypted.
 
-        What was not looked at yet counts from more than ``beyond`` bytes on.
+        Ciphertext counts if it is more than ``beyond`` bytes.
         """
         return self.arrived.pending > beyond or self._inside() > 0
 
     def decrypt_into(self, room: memoryview, filled: int = 0) -> int:
-        """Fill the room from there on with as much as there is; return how far.
+        """Fill the room from ``filled`` on, as far as bytes are there; return the end.
 
         May set `ended` or `failure`.
         """
@@ -146,10 +146,10 @@ class Session:
                 count = read(size - filled, room[filled:] if filled else room)
                 filled += count
                 self.ended = count == 0
-                # (nothing is left inside of a record that has not filled the room)
+                # (a record that has not filled the room has no bytes left)
                 if not (count and arrived.pending):
                     break
-        except ssl.SSLWantReadError:  # not a whole record has come
+        except ssl.SSLWantReadError:  # no whole record has come
             pass
         except ssl.SSLZeroReturnError:
             self.ended = True
@@ -158,20 +158,19 @@ class Session:
         return filled
 
     def say_goodbye(self) -> None:
-        """Seal a close_notify, once.  First decrypt all that has arrived.
+        """Seal a close_notify, once; impossible while the peer negotiates.
 
-        While the peer negotiates there can be none.
+        Call it when all that has arrived was decrypted.
         """
         if not self.said_goodbye:
             before = self.sealed.pending
-            with contextlib.suppress(ssl.SSLError):  # at least, no answer has come
+            with contextlib.suppress(ssl.SSLError):  # no answer has come, at least
                 self.ssl.unwrap()
             self.said_goodbye = self.sealed.pending > before
 
     def plain_in(self, sealed: bytes, plain: int, out: int) -> int | None:
-        """Of ``plain`` bytes in these records, how many the first ``out`` bytes hold.
-
-        A record counts if it is there as a whole.  None: that cannot be known.
+        """Return how many of the ``plain`` bytes are in whole records of the first
+        ``out`` bytes of these records; None if that cannot be known.
         """
         records, at, whole, held = 0, 0, 0, 0
         while at < len(sealed):
@@ -187,11 +186,11 @@ class Session:
 
 
 class TLSStream(MessageStream, ByteStream):
-    """TLS over a stream of ours, which it owns from here on; see `secure`.
+    """TLS over one of our streams, which it owns from here on; see `secure`.
 
     It sends and receives as `Stream` does: any number of tasks may send, a cancelled
     message goes out whole or not at all, and one task at a time may receive.
-    ``patience`` is how many seconds `aclose` waits for the peer's close_notify.
+    `aclose` waits up to ``patience`` seconds for the peer's close_notify.
     """
 
     def __init__(self, stream: Stream, session: Session, patience: float) -> None:
@@ -203,8 +202,8 @@ class TLSStream(MessageStream, ByteStream):
         self._answered: Ticket | None = None  # the last answer to the peer
         self._turns = Turns()  # of the calls that send
         self._received = Change()
-        self._is_hearing = self._is_receiving = False  # a task is
-        self._has_hole = False  # an exception has hit between decryption and counting
+        self._is_hearing = self._is_receiving = False  # True: a task is
+        self._has_hole = False  # an exception came between decryption and counting
         self._is_cut = False  # a message has begun, and its end was not sent
 
     # -- sending ------------------------------------------------------------------
@@ -213,7 +212,7 @@ class TLSStream(MessageStream, ByteStream):
         """Send the buffers as one message; when this returns they are yours again.
 
         Raises:
-            StreamBroken: the peer left, or a cancelled send has cut a message off.
+            StreamBroken: the peer left, or a cancelled send has cut off a message.
                 ``bytes_sent`` bytes of this message were out, in records that the peer
                 can decrypt.  If the text says "at least", there may have been more.
             others: as `Stream.send`.
@@ -257,7 +256,7 @@ class TLSStream(MessageStream, ByteStream):
             if self._stream._budget_is_spent(total):
                 await waiter.yield_to_loop()
         except StreamBroken as error:
-            self._is_cut = False  # the stream below is broken, and will say why
+            self._is_cut = False  # (later sends get the error of the stream below)
             more = self.session.plain_in(sealed, size, error.bytes_sent)
             raise error_of(
                 *(-(error.errno or errno.EPIPE), out + (more or 0), total),
@@ -271,7 +270,7 @@ class TLSStream(MessageStream, ByteStream):
             raise
 
     async def _hear_first(self) -> None:
-        """The peer negotiates: take in what it says."""
+        """Receive from the peer while it negotiates."""
         self._answer()
         if self._is_receiving or len(self._unread) >= PIECE:
             await self._received.next()
@@ -280,17 +279,17 @@ class TLSStream(MessageStream, ByteStream):
             self._keep_arrived()
 
     def _finish(self, pieces: Iterable[Buffer]) -> None:
-        """The send was cancelled: leave the rest to C."""
+        """Leave the rest of a cancelled send to C."""
         with contextlib.suppress(StreamBroken, StreamClosed, ssl.SSLError):
             self._is_cut = not all(map(self.session.encrypt, pieces))
             self._submit(self.session.take())
 
     def _submit(self, sealed: bytes) -> Ticket | None:
-        """Queue it in C, where no cancel of the task that waits can take it back."""
+        """Queue records in C; no cancel of the waiting task can take them back."""
         return self._stream._put_now(self._stream._enter(), sealed)
 
     async def _hand_on(self) -> None:
-        """Send what OpenSSL itself has to say."""
+        """Send OpenSSL's own records, and wait until they are out."""
         self._answer()
         if self._answered is not None:
             await self._answered
@@ -302,8 +301,8 @@ class TLSStream(MessageStream, ByteStream):
         """Return the next 1 to ``max_bytes`` bytes.
 
         Raises:
-            EndOfStream: the peer has ended the stream, by close_notify.
-            StreamBroken: it left without, or TLS has failed.
+            EndOfStream: the peer has ended the stream by close_notify.
+            StreamBroken: it left without close_notify, or TLS has failed.
             StreamClosed, BusyResourceError: as `Stream.receive`.
         """
         if max_bytes < 1:
@@ -319,7 +318,7 @@ class TLSStream(MessageStream, ByteStream):
         return await self._receive(bytes_of(buffer, pin_writable), 1, int)
 
     async def receive_exactly(self, buffer: AnyBuffer) -> None:
-        """Fill the whole ``buffer``.  Cancelled, it loses nothing.
+        """Fill the whole ``buffer``; a cancelled call loses nothing.
 
         Raises:
             IncompleteReceive: the stream ended; ``received`` bytes are in place.
@@ -330,7 +329,7 @@ class TLSStream(MessageStream, ByteStream):
     async def _receive(
         self, view: memoryview, least: int | None, result: Callable[[int], T]
     ) -> T:
-        """Fill it, or at least so much of it; interrupted, let go of the view."""
+        """Fill the view, or ``least`` bytes of it; if interrupted, release the view."""
         need = view.nbytes if least is None else min(least, view.nbytes)
         is_mine, filled = False, 0
 
@@ -367,7 +366,7 @@ class TLSStream(MessageStream, ByteStream):
             nonlocal filled
             if filled and not (self._has_hole or isinstance(error, IncompleteReceive)):
                 unread = bytes(view[:filled]) + self._unread
-                filled, self._unread = 0, unread  # (as above)
+                filled, self._unread = 0, unread  # (one statement, as in `receive`)
             if is_mine:
                 self._end_receive()
             view.release()
@@ -386,9 +385,9 @@ class TLSStream(MessageStream, ByteStream):
             raise IncompleteReceive(received, total) if received else anyio.EndOfStream
 
     async def _hear(self) -> None:
-        """Take in what the peer has sent, unless another task does meanwhile."""
+        """Receive ciphertext from the peer, or wait until another task has."""
         if self.session.sealed.pending or self._answered is not None:
-            await self._hand_on()  # (before it takes our answer, we hear no more)
+            await self._hand_on()  # (a peer that takes no answers is not heard)
         self._received.happen()
         if self._is_hearing:
             await self._received.next()
@@ -409,13 +408,13 @@ class TLSStream(MessageStream, ByteStream):
         self._received.happen()
 
     def _answer(self) -> None:
-        """Answer the peer, without waiting; an error is left to the next send."""
+        """Answer the peer without waiting; leave an error to the next send."""
         if self.session.sealed.pending:
             with contextlib.suppress(StreamBroken, StreamClosed):
                 self._answered = self._submit(self.session.take())
 
     def _keep_arrived(self) -> None:
-        """Decrypt what has arrived, for the next receive, unless one is going on."""
+        """Decrypt what has arrived for the next receive, unless one is in progress."""
         while not self._is_receiving and self.session.has_arrived():
             room = memoryview(bytearray(max(RECORD, self.session.arrived.pending)))
             if not (filled := self.session.decrypt_into(room)):
@@ -423,7 +422,7 @@ class TLSStream(MessageStream, ByteStream):
             self._unread += room[:filled]
 
     def _has_unread(self) -> bool:
-        """As `Stream` has it; a mere close_notify does not count."""
+        """Return whether bytes are unread; a close_notify does not count."""
         below = self.session.has_arrived(GOODBYE) or self._stream._has_unread()
         return bool(self._unread) or below
 
@@ -431,9 +430,9 @@ class TLSStream(MessageStream, ByteStream):
 
     @in_turn
     async def send_eof(self) -> None:
-        """Say close_notify; receiving goes on.  Called again, it does nothing.
+        """Send close_notify; receiving goes on.  Called again, it does nothing.
 
-        (By TLS 1.2 the peer has to answer at once with its own end.)
+        (With TLS 1.2 the peer has to end its own side at once.)
 
         Raises: as `send`.
         """
@@ -442,17 +441,17 @@ class TLSStream(MessageStream, ByteStream):
 
     async def _say_goodbye(self) -> None:
         while self._is_receiving and self.session.has_arrived():
-            await self._received.next()  # OpenSSL would lose it
+            await self._received.next()  # (OpenSSL would lose what has arrived)
         if not (self.session.said_goodbye or self._is_cut):
             self._keep_arrived()
             self.session.say_goodbye()
             await self._hand_on()
 
     async def aclose(self) -> None:
-        """Send what was accepted, say close_notify, wait for the peer's, and close.
+        """Send what was accepted, send close_notify, wait for the peer's, and close.
 
-        It waits because what still arrives at a closed socket takes back, on the peer's
-        side, what was not received there.  Cancelled, it closes at once.
+        It waits because bytes that arrive at a closed socket reset the connection, and
+        the peer would lose what it has not received.  Cancelled, it closes at once.
         """
         try:
             if self.fileno() >= 0:
@@ -490,10 +489,10 @@ class TLSStream(MessageStream, ByteStream):
         """Close at once, without close_notify.  May be called from any thread."""
         self._stream.abort()
 
-    # -- what can be asked --------------------------------------------------------
+    # -- attributes ---------------------------------------------------------------
 
     def fileno(self) -> int:
-        """The fd of the stream below; -1 if it is closed."""
+        """Return the fd of the stream below; -1 if it is closed."""
         return self._stream.fileno()
 
     @property
@@ -502,7 +501,7 @@ class TLSStream(MessageStream, ByteStream):
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        """Those of the stream below, and anyio's `TLSAttribute`."""
+        """The attributes of the stream below, and anyio's `TLSAttribute`."""
         it, of = self.session.ssl, TLSAttribute
         return {
             **self._stream.extra_attributes,
@@ -535,7 +534,7 @@ async def secure(
     hostname: str | None = None,
     patience: float = PATIENCE,
 ) -> TLSStream:
-    """Shake hands over a stream; if this raises, it is the caller's to close.
+    """Do the handshake over a stream; if this raises, the caller must close the stream.
 
     Raises:
         ssl.SSLError: one of the two refuses the other.

@@ -1,4 +1,4 @@
-"""A child that was started: its end, its last words, and a stream that tells them."""
+"""A child that was started: its end, its last words, and a stream that quotes them."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from aiozerocopy._core.channel import OwnFd
     from aiozerocopy._core.errors import StreamBroken
 
-# For Popen: Ctrl-C in the terminal is for the program alone, which ends its children as
-# they need it.  A new session would do as well, but Linux shares the processors out
+# For Popen: Ctrl-C in the terminal is for the program alone, which ends its children in
+# its own way.  A new session would work, too, but Linux shares the processors out
 # between sessions (autogroup), and a pipeline across sessions gets slower.
 NEW_GROUP: dict[str, Any] = (
     {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
 )
-LAST_WORDS = 1.0  # seconds that an error waits for the child to end and tell why
+LAST_WORDS = 1.0  # seconds that an error waits for the child to end and say why
 
 _READ = 64 << 10
-_READS = 64  # at once, if the child never stops
+_READS = 64  # the most reads at once, if the child never stops
 _SOON = 0.01  # seconds until the kernel may have memory again
 _ENDING = 1.0  # seconds, at most, to wait for the thread
 
 
 class ChildProcess(OfOneProcess):
-    """What a process and the stream to it both know."""
+    """The part of a process that the stream to it also knows."""
 
     def __init__(self, popen: subprocess.Popen[bytes], tail: Tail | None) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class ChildProcess(OfOneProcess):
                 await anyio.to_thread.run_sync(self.popen.wait, abandon_on_cancel=True)
                 continue
             with file:
-                # (Else another thread has reaped it, and the number may be another's.)
+                # (If another thread has reaped it, the pid may be another process's.)
                 if self.popen.poll() is None:
                     await anyio.wait_readable(file)
         return code
@@ -79,7 +79,7 @@ class ChildStdin(SendStream):
     """A stream that knows why its reader left."""
 
     child: ChildProcess | None = None
-    # Makes another error of ours: that of who started the child, if it is still there.
+    # Turns our error into another one, of the object that started the child.
     reword: Callable[[StreamBroken], StreamBroken | None] | None = None
 
     async def _explain(self, error: StreamBroken) -> StreamBroken:
@@ -104,15 +104,15 @@ class ChildStdin(SendStream):
         return error
 
 
-# ---- what it wrote last to stderr ---------------------------------------------------
+# ---- the last bytes that it wrote to stderr -----------------------------------------
 
 
 class Tail:
     """The last bytes that come out of a pipe, drained by a thread of its own.
 
-    It owns its end, and closes it even if the thread cannot start.  Why a thread: the
-    event loop may be busy for seconds (in GL calls, in a debugger), and a child whose
-    stderr is full stops.
+    It owns its end of the pipe, and closes it even if the thread cannot start.  Why a
+    thread: the event loop may be busy for seconds (in GL calls, in a debugger), and a
+    child whose stderr is full stops.
     """
 
     _stop: OwnFd | None = None  # its closing ends the thread
@@ -144,16 +144,16 @@ class Tail:
                 if self._wake.fd in _those(ready):
                     self._drain()
                     break
-        finally:  # (no memory, say: the child must not wait for us then)
+        finally:  # (also for want of memory, say: the child must not wait for us)
             with self._lock:
                 self._end.close()
                 self._wake.close()
 
     def _drain(self) -> bool:
-        """Read what is there; True at the end.
+        """Read the bytes that are there; return True at the end.
 
-        Any thread may call it: `text` must have all that was written until then, also
-        if our thread has not run yet.
+        Any thread may call it: `text` must have all bytes that were written before,
+        even if our thread has not run yet.
         """
         with self._lock:
             for _ in range(_READS):
@@ -176,7 +176,7 @@ class Tail:
             self._is_cut = True
 
     def text(self) -> str:
-        """What was kept of all that was written until now, in whole lines."""
+        """Return the last lines that were written until now."""
         self._drain()
         with self._lock:
             data = bytes(self._data)
@@ -185,10 +185,10 @@ class Tail:
         return data.decode(errors="replace")
 
     def stop(self) -> None:
-        """End the thread, although a grandchild may hold the pipe open.
+        """End the thread, even if a grandchild holds the pipe open.
 
         A finalizer may call it, in any thread (our own, too) and at the interpreter's
-        end, when our thread stands still: so it takes no lock.
+        end, when our thread no longer runs: so it takes no lock.
         """
         if self._stop is None or self._stop.fd < 0:
             return
@@ -203,7 +203,7 @@ class Tail:
 
 
 def _those(ready: select.poll) -> dict[int, int]:
-    """The fds that are ready, as soon as one is, and the kernel has memory to look."""
+    """Wait for fds, and return those that are ready; try again if memory is short."""
     while True:
         try:
             return dict(ready.poll())

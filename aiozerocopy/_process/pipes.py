@@ -1,7 +1,7 @@
 """The pipes between us and a child that is about to be started.
 
-Made here, enlarged, and given to the child as fds: what a loop makes of ``stdin=PIPE``
-has 64 KiB, and under uvloop it is a socket.
+We make and enlarge them, and give them to the child as fds: a loop's own pipe for
+``stdin=PIPE`` has 64 KiB, and under uvloop it is a socket.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Lines(io.FileIO):
         self._end.close()
 
     def __del__(self) -> None:
-        self.close()  # without FileIO's warning: the owner is warned of the process
+        self.close()  # (without FileIO's warning: the owner gets one of the process)
 
 
 class ChildPipes:
     """Pipes to a child and from it: the child gets one end of each, and we keep one.
 
-    The child's ends are ours until the block ends: then it has its own copies.  Our
-    ends are closed too, unless `keep` was called, because the child has started.
+    The block closes the child's ends when it ends, since then the child has its own
+    copies.  It closes our ends, too, unless `keep` was called.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class ChildPipes:
         self._undo = contextlib.ExitStack()
 
     def into(self, kind: type[S], peer: str = "unknown") -> tuple[int, S]:
-        """The fd that the child reads from, and a stream to it."""
+        """Return the fd that the child reads from, and a stream to it."""
         flags = OUT | flags_for(peer)
         theirs, ours = own_pipe()
         stream = kind(self._enlarged(ours).end(flags))
@@ -56,21 +56,21 @@ class ChildPipes:
         return self._given(theirs), stream
 
     def out_of(self) -> tuple[int, ReceiveStream]:
-        """The fd that the child writes to, and a stream from it."""
+        """Return the fd that the child writes to, and a stream from it."""
         ours, theirs = own_pipe()
         stream = ReceiveStream(self._enlarged(ours).end(IN))
         self._undo.callback(stream.abort)
         return self._given(theirs), stream
 
     def tail(self, limit: int) -> tuple[int, Tail]:
-        """The fd that the child writes to, and the last that it wrote."""
+        """Return the fd that the child writes to, and the `Tail` of it."""
         ours, theirs = own_pipe()
         tail = Tail(ours, limit)
         self._undo.callback(tail.stop)
         return self._given(theirs), tail
 
     def lines(self) -> tuple[int, Lines]:
-        """The fd that the child writes to, and our end."""
+        """Return the fd that the child writes to, and our end."""
         ours, theirs = own_pipe()
         file = Lines(ours)
         self._undo.callback(file.close)
@@ -86,7 +86,7 @@ class ChildPipes:
         return end
 
     def keep(self) -> None:
-        """The child has started: our ends stay open."""
+        """Keep our ends open, once the child has started."""
         self._undo.pop_all()
 
     def __enter__(self) -> ChildPipes:

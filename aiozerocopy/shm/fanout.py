@@ -1,7 +1,7 @@
 """FanOut: the same records to many consumers, a ring for each.
 
-The ring of a slow consumer is full.  Its policy says what happens then.  It delays no
-other consumer: all others have the record before `send` waits.
+When the ring of a slow consumer is full, its policy decides.  It delays no other
+consumer: all others have the record before `send` waits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Policy = Literal["block", "drop", "disconnect"]
 
 
 class Consumer:
-    """One ring of a `FanOut`: what became of the records that were sent there."""
+    """One ring of a `FanOut`, and counters of the records for it."""
 
     def __init__(self, ring: Ring, policy: Policy) -> None:
         self.ring = ring
@@ -36,7 +36,7 @@ class Consumer:
 
     @property
     def error(self) -> Exception | None:
-        """Why it gets no more; a new exception each time."""
+        """Why it gets no more records; a new exception each time."""
         return None if self._failure is None else self._failure.again()
 
     def __repr__(self) -> str:
@@ -53,13 +53,13 @@ class FanOut(AsyncResource):
 
     @property
     def consumers(self) -> tuple[Consumer, ...]:
-        """Those that still get records."""
+        """The consumers that still get records."""
         return tuple(self._consumers)
 
     def attach(self, ring: Ring, policy: Policy = "block") -> Consumer:
-        """Send every record to this ring too, from now on; the FanOut owns it.
+        """Send every record to this ring, too, from now on; the FanOut owns the ring.
 
-        What happens while the ring is full:
+        While the ring is full, these policies mean:
 
         ``"block"``        `send` waits for room
         ``"drop"``         the record is not sent there
@@ -80,14 +80,14 @@ class FanOut(AsyncResource):
 
     @in_turn
     async def send(self, *buffers: Buffer, type_id: int = 0) -> None:
-        """Send one record to all.
+        """Send one record to all consumers.
 
-        It waits for consumers with the policy "block" only.  If it is cancelled, some
-        of these may not have the record.  A consumer that has died, or closed its ring,
+        It waits only for consumers with the policy "block".  If it is cancelled, some
+        of these may not get the record.  A consumer that has died, or closed its ring,
         is left out from then on: `Consumer.error` says why.
 
         Raises:
-            ValueError: the record is too big for one of the rings; none has got it.
+            ValueError: the record is too big for one of the rings; none gets it.
             TypeError, BufferError: one of the buffers cannot be sent.
         """
         size = sum(map(nbytes, buffers))
@@ -107,7 +107,7 @@ class FanOut(AsyncResource):
     def _is_late(
         self, consumer: Consumer, buffers: tuple[Buffer, ...], type_id: int
     ) -> bool:
-        """Send it, if there is room; true if it is to be sent when there is."""
+        """Send the record if there is room; return whether `send` must wait for it."""
         try:
             if consumer.ring._try_send(buffers, type_id):
                 consumer.sent += 1
@@ -128,7 +128,7 @@ class FanOut(AsyncResource):
         consumer.ring.abort()
 
     async def aclose(self) -> None:
-        """Close all rings: their consumers get what was sent, then the end."""
+        """Close all rings: consumers get the records sent before, then the end."""
         while self._consumers:
             await self._consumers[-1].ring.aclose()
             self._consumers.pop()

@@ -1,13 +1,13 @@
 """How two processes come to share a ring: `listen_ring` and `connect_ring`.
 
 The side that connects asks for a role, the side that listens offers its ring.  The
-messages are csrc/azc_ring.h's; here they wait for their sockets.  A peer that cannot
-take part (another user's, of another version, one that only looks whether somebody
+messages are those of csrc/azc_ring.h; here they wait for their sockets.  A peer that
+cannot take part (of another user, of another version, or only testing whether somebody
 listens) is turned away and does not disturb the listener.
 
-The listener hears up to `VISITORS` at a time; one more takes the place of the oldest
-that has asked for nothing yet.  Those who have asked are offered the ring one after the
-other, and each has `DECISION` to take it.
+The listener hears up to `VISITORS` at a time; another one takes the place of the oldest
+that has not asked yet.  Visitors that have asked are offered the ring one after the
+other, and each has `DECISION` seconds to take it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MOMENT = 0.2  # seconds between the reset of a visitor and the end of its listen
 BACKLOG = 8
 MOST = 1 << 39  # capacity
 PATIENCE = 10.0  # seconds for the other side's part
-DECISION = 3.0  # seconds for an answer to an offer; others wait meanwhile
+DECISION = 3.0  # seconds for an answer to an offer; other visitors wait meanwhile
 VISITORS = 8
 PAUSE = 0.1  # seconds without accepting, when there are no fds
 _AGAIN = -errno.EAGAIN
@@ -60,7 +60,7 @@ _HUNG_UP = (ConnectionResetError, "the other side hung up")
 _VERSION = "the other side has another version of the ring's layout"
 _REFUSALS = {
     errno.EACCES: (PermissionError, "the other process is another user's"),
-    errno.EPROTO: (ConnectionError, "what is there does not speak this protocol"),
+    errno.EPROTO: (ConnectionError, "the other side does not speak this protocol"),
     errno.EPERM: (ConnectionError, "the memory that was offered is not sealed"),
     errno.EPROTONOSUPPORT: (ConnectionError, _VERSION),
     errno.ECONNRESET: _HUNG_UP,
@@ -92,7 +92,7 @@ def listen_ring(
 
     Raises:
         ValueError: a capacity that no ring can have.
-        OSError: somebody listens there already; no memory; ``timeout`` (TimeoutError).
+        OSError: another process listens there; no memory; ``timeout`` (TimeoutError).
     """
     if not isinstance(capacity, int):
         raise TypeError(f"capacity must be a number of bytes, not {capacity!r}")
@@ -119,8 +119,8 @@ def listen_ring(
             with anyio.fail_after(timeout):
                 async with Visits(listener, role, any_user) as visits:
                     while not await _is_taken(end, await visits.next(), listener):
-                        end = RingEnd(capacity, role)  # somebody may have the old one
-            return Ring(end, spin)  # (none is lost by a cancel at the block's end)
+                        end = RingEnd(capacity, role)  # a visitor may have the old one
+            return Ring(end, spin)  # (after the block, at whose end a cancel may come)
 
         def close() -> None:
             if listener is not None:
@@ -129,7 +129,7 @@ def listen_ring(
         try:
             return await and_end(share, close)
         except BaseException as error:
-            end.free()  # now: the traceback may be kept
+            end.free()  # (at once, since the traceback may be kept)
             if isinstance(error, OSError) and listener is not None:
                 why = f"cannot listen for a ring on {where!r}"
                 raise located(error, why) from error
@@ -139,12 +139,12 @@ def listen_ring(
 
 
 class Visits(Block):
-    """The visitors who have asked for our ring, in the order of their asking."""
+    """The visitors that have asked for our ring, in the order of their asking."""
 
     def __init__(self, listener: Listener, role: int, any_user: bool) -> None:
         self._listener = listener
         self._wanted = role, any_user
-        # Who have not asked, the oldest first, and who have.
+        # The visitors that have not asked, the oldest first, and those that have.
         self._visitors: dict[socket.socket, anyio.CancelScope] = {}
         self._asked: collections.deque[socket.socket] = collections.deque()
         self._arrival = Change()
@@ -163,7 +163,7 @@ class Visits(Block):
             await anyio.wait_readable(self._listener.sock)
             try:
                 sock, _ = self._listener.sock.accept()
-            except OSError as error:  # none is pending, or it has left again
+            except OSError as error:  # no connection is pending, or it was reset
                 if error.errno in EXHAUSTED:
                     await anyio.sleep(PAUSE)
                 continue
@@ -194,7 +194,7 @@ class Visits(Block):
 
 
 async def _is_taken(end: RingEnd, sock: socket.socket, listener: Listener) -> bool:
-    """Offer the ring to a visitor; did it take it?"""
+    """Offer the ring to a visitor; return whether it was taken."""
     try:
         with sock:
             await _offer(sock, end)
@@ -205,7 +205,7 @@ async def _is_taken(end: RingEnd, sock: socket.socket, listener: Listener) -> bo
 
 
 def _turned_away(listener: Listener, error: OSError) -> None:
-    why = error.strerror or "it did not answer"  # (a TimeoutError has no words)
+    why = error.strerror or "it did not answer"  # (a TimeoutError has no text)
     log.warning("a visitor of the ring at %s was turned away: %s", listener, why)
 
 
@@ -220,9 +220,9 @@ def connect_ring(
     """Share the ring of the process that listens at a path; to be awaited, or used
     with ``async with``.
 
-    This side does what the other does not: send, or receive; with ``sends`` it insists.
-    With a ``timeout`` it waits that long for somebody to listen: two processes can be
-    started in any order then.  ``spin`` is as for `listen_ring`.
+    This side sends if the other receives, and the other way round; ``sends`` demands
+    one of the two.  With a ``timeout`` it waits that long for somebody to listen: then
+    two processes can be started in any order.  ``spin`` is as for `listen_ring`.
 
     Raises:
         OSError: nobody listens there, or another user does; ``timeout`` (TimeoutError).
@@ -256,16 +256,17 @@ def connect_ring(
 
 
 async def _still_listens(where: str | bytes, found: object) -> bool:
-    """False if its file goes within `MOMENT`: it has its ring, with another process."""
+    """Return False if the listener's file goes within `MOMENT`: then another process
+    has the ring."""
     with anyio.move_on_after(MOMENT):
-        while _identity(where) == found:  # noqa: ASYNC110 (no event tells)
+        while _identity(where) == found:  # noqa: ASYNC110 (no event reports it)
             await anyio.sleep(AGAIN)
         return False
     return True
 
 
 def _identity(where: str | bytes) -> object:
-    """What tells a listener's file from those before and after it; None: no file."""
+    """Return the identity of a listener's file, to notice a new one; None: no file."""
     try:
         status = os.stat(where)
     except (OSError, ValueError):
@@ -280,15 +281,15 @@ def _worded(error: OSError, is_there: bool) -> OSError:
     if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
         return type(error)(error.errno, f"nobody listens there ({error.strerror})")
     if error.errno == errno.EPROTOTYPE:
-        return OSError(errno.EPROTOTYPE, "what listens there is no ring")
+        return OSError(errno.EPROTOTYPE, "the socket there is not that of a ring")
     return error
 
 
-# ---- what the two say --------------------------------------------------------------
+# ---- the messages of the two sides -------------------------------------------------
 
 
 def _checked(result: int, role: int = ANY) -> int:
-    """The result; if it is an error, raises an OSError that says it in words."""
+    """Return the result; if it is an error, raise an OSError with a text for it."""
     if result >= 0:
         return result
     code = -result
@@ -299,14 +300,14 @@ def _checked(result: int, role: int = ANY) -> int:
 
 
 async def _when_ready(sock: socket.socket, step: Callable[[], int]) -> int:
-    """Call it until it does not ask to be called again."""
+    """Call the step until it does not return "again"."""
     while (result := step()) == _AGAIN:
         await anyio.wait_readable(sock)
     return result
 
 
 async def _hear_ask(sock: socket.socket, role: int, any_user: bool) -> None:
-    """Begin the listener's part; raises an OSError if it cannot offer what is asked."""
+    """Begin the listener's part; raise an OSError if it must refuse the request."""
     number = sock.fileno()
 
     def check(result: int) -> int:
@@ -322,7 +323,7 @@ async def _hear_ask(sock: socket.socket, role: int, any_user: bool) -> None:
 
 
 async def _offer(sock: socket.socket, end: RingEnd) -> None:
-    """Finish it; raises an OSError if the ring was not taken.
+    """Finish the listener's part; raise an OSError if the ring was not taken.
 
     The other side may have its memory even then.
     """
@@ -333,14 +334,14 @@ async def _offer(sock: socket.socket, end: RingEnd) -> None:
 
 
 async def _ask(sock: socket.socket, role: int, any_user: bool) -> RingEnd:
-    """The part of the side that has connected; raises an OSError without a ring."""
+    """Do the part of the side that connects; raise an OSError if it gets no ring."""
     number = sock.fileno()
     end = RingEnd()
     with anyio.fail_after(PATIENCE):
         if not any_user:
             _checked(ring_end.check_user(number))
         asked = ring_end.ask(number, role)
-        if asked != -errno.EPIPE:  # (a peer that hung up at once has said why)
+        if asked != -errno.EPIPE:  # (a listener that refused at once has said why)
             _checked(asked)
         _checked(await _when_ready(sock, lambda: end.hear_offer(number)), role)
     return end

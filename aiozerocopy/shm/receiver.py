@@ -1,8 +1,8 @@
 """Receiver: the side of a ring that receives, for one task at a time.
 
-It asks C, which takes records or arms the doorbell.  Then it waits for the bell, and
-asks again.  A cancel arrives while it waits, when it has taken nothing.  If a signal's
-exception comes after it has, the next call takes the same records again.
+It calls C, which takes records or arms the doorbell.  Then it waits for the bell, and
+calls again.  A cancel arrives while it waits, when it has taken nothing.  If a signal
+handler raises after records were taken, the next call takes them again.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Receiver(Side):
 
     def __init__(self, end: RingEnd) -> None:
         self._is_busy = False
-        super().__init__(end)  # at last: it watches, and would not end by itself
+        super().__init__(end)  # (last: it begins to watch, until it is closed)
 
     async def receive(self, most: int, result: Callable[[Taken], T]) -> T:
-        """What ``result`` makes of the next records, ``most`` at most."""
+        """Return what ``result`` makes of the next records, ``most`` at most."""
         self.enter()
         if self._is_busy:
             raise anyio.BusyResourceError("reading from")

@@ -1,7 +1,7 @@
-"""Record and Batch: what came through a ring, in the ring's own memory.
+"""Record and Batch: received records, in the ring's own memory.
 
-The memory is the reader's until all that refers to it is gone: the record or batch
-(until it is released), its views and its arrays, also after the ring is closed.  Until
+The memory is the reader's until all references to it are gone: the record or batch
+(until it is released), its views and its arrays, even after the ring is closed.  Until
 then the producer cannot use that part of the ring.  It is read-only here, but the
 producer's process can write to it: if you do not trust that program, copy the bytes
 before you check them.
@@ -35,7 +35,7 @@ class Record(Lent):
         self.nbytes: int = view.nbytes
 
     def array(self, dtype: Any = "uint8", shape: Any = -1) -> npt.NDArray[Any]:
-        """The same memory as a read-only NumPy array, without a copy.
+        """Return the memory as a read-only NumPy array, without a copy.
 
         Raises:
             ValueError: it was released; or it is not of that type and shape.
@@ -46,7 +46,7 @@ class Record(Lent):
         return numpy.frombuffer(view, dtype).reshape(shape)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """For ``from_dlpack`` of other packages: the bytes, read-only.
+        """Return the bytes, read-only, for ``from_dlpack`` of other packages.
 
         Raises:
             BufferError: the other package does not know of read-only memory.
@@ -68,15 +68,15 @@ class Record(Lent):
 
 
 def only_record(taken: Taken) -> Record:
-    """The record, of a batch of one."""
+    """Return the record of a batch of one."""
     return Record(taken.view, taken.items[0].type_id)
 
 
 class Batch(Lent):
     """Records that were taken together, oldest first; ``batch[i]`` is a `Record`.
 
-    They go back to the producer together, when all that refers to one of them is gone.
-    ``view`` has all payloads, and between them what is not to be read.
+    They go back to the producer together, when all references to them are gone.
+    ``view`` has all payloads, with other bytes between them.
     """
 
     __slots__ = ("_items", "_length", "_stride")
@@ -119,10 +119,10 @@ class Batch(Lent):
         return [item.type_id for item in self._items[0 : self._length]]
 
     def array(self, dtype: Any = "uint8", shape: Any = None) -> npt.NDArray[Any]:
-        """All records as one read-only NumPy array, without a copy.
+        """Return all records as one read-only NumPy array, without a copy.
 
-        Its first axis is the records', the others are ``shape``: by default one, of as
-        many items as a record has.
+        Its first axis is the record; the others are ``shape``: by default one axis, of
+        all items in a record.
 
         Raises:
             ValueError: the records have several sizes, or not the size of that shape;

@@ -34,7 +34,7 @@ class RingStats:
     """What one side of a ring has done so far, and how full the ring is."""
 
     capacity: int
-    bytes_used: int  # that the producer cannot use, now
+    bytes_used: int  # bytes that the producer cannot use, now
     records: int  # sent, or taken
     nbytes: int  # in their payloads
     held: int  # records and batches that were taken and not released, now
@@ -56,7 +56,7 @@ class Ring(AsyncResource, Receives["Record"]):
 
     @property
     def capacity(self) -> int:
-        """Its bytes: a power of two."""
+        """The size of the ring in bytes, a power of two."""
         return self._end.capacity
 
     @property
@@ -80,7 +80,7 @@ class Ring(AsyncResource, Receives["Record"]):
 
         Raises:
             ValueError: the record is too big for the ring, or ``type_id`` for 32 bits.
-            TypeError, BufferError: one of them is not a buffer that can be sent.
+            TypeError, BufferError: one is not a buffer that can be sent.
             StreamBroken: the consumer has closed the ring, died, or broken its rules.
             StreamClosed: this side is closed.
         """
@@ -93,16 +93,16 @@ class Ring(AsyncResource, Receives["Record"]):
         return self._sender().try_send(buffers, type_id)
 
     def reserve(self, nbytes: int, type_id: int = 0) -> Slot:
-        """Room for a record of up to ``nbytes`` bytes, to be filled in place::
+        """Return room for a record of up to ``nbytes`` bytes, to be filled in place::
 
             async with ring.reserve(nbytes) as slot:
                 slot.array("float32")[:] = 1
 
-        It is sent at the end of the block, and not at all if an exception ends it.
-        ``slot = await ring.reserve(nbytes)`` leaves that to `Slot.commit`.  Nobody else
+        The record is sent at the end of the block, unless an exception ends it.  After
+        ``slot = await ring.reserve(nbytes)``, `Slot.commit` sends it.  No other task
         can send meanwhile.
 
-        Raises: as `send`; when it is awaited, unless the size is wrong.
+        Raises: as `send`, when it is awaited; a wrong size is refused at once.
         """
         sender = self._sender()
         _check_type(type_id)
@@ -111,7 +111,7 @@ class Ring(AsyncResource, Receives["Record"]):
         return Slot(sender, nbytes, type_id)
 
     def send_stream(self) -> RingSendStream:
-        """This side as one of anyio's byte streams; what is big becomes many records.
+        """Return this side as an anyio byte stream; long sends become several records.
 
         It is closed with the ring, and closes it.
         """
@@ -126,7 +126,7 @@ class Ring(AsyncResource, Receives["Record"]):
     # -- receiving --------------------------------------------------------------------
 
     async def receive(self) -> Record:
-        """The next record; its part of the ring is yours until you let go of it.
+        """Return the next record; its part of the ring is yours until you release it.
 
         Raises:
             EndOfStream: the producer has closed the ring, and all was received.
@@ -139,7 +139,7 @@ class Ring(AsyncResource, Receives["Record"]):
         return await self._receiver().receive(1, only_record)
 
     async def receive_batch(self, most: int = BATCH) -> Batch:
-        """The records that are there, 1 to ``most``; raises what `receive` does."""
+        """Return the records that are there, 1 to ``most``.  Raises: as `receive`."""
         if most < 1:
             raise ValueError(f"most must be at least 1, not {most}")
         if self._routes is not None:
@@ -147,11 +147,11 @@ class Ring(AsyncResource, Receives["Record"]):
         return await self._receiver().receive(most, Batch)
 
     def route(self, type_id: int) -> Route:
-        """The records of one type: ``async for record in ring.route(7)``, or
+        """Return the records of one type: ``async for record in ring.route(7)``, or
         ``await ring.route(7).receive()``, in any number of tasks.
 
-        From then on `receive` gives the others only, and `receive_batch` is refused.
-        A record waits in the ring until its type is received: if no task does that, the
+        From then on `receive` returns only the others, and `receive_batch` is refused.
+        A record waits in the ring until a task receives its type: if none does, the
         ring fills.
         """
         _check_type(type_id)
@@ -165,7 +165,7 @@ class Ring(AsyncResource, Receives["Record"]):
         raise TypeError("this side of the ring sends, it does not receive")
 
     def receive_stream(self) -> RingReceiveStream:
-        """This side as one of anyio's byte streams, without boundaries of records.
+        """Return this side as an anyio byte stream, without boundaries of records.
 
         It is closed with the ring, and closes it.
         """
@@ -176,7 +176,7 @@ class Ring(AsyncResource, Receives["Record"]):
 
     @property
     def stats(self) -> RingStats:
-        """Counters, as of now."""
+        """The counters as of now."""
         counters = self._end.stats()
         return RingStats(
             capacity=self.capacity,
@@ -189,10 +189,10 @@ class Ring(AsyncResource, Receives["Record"]):
         )
 
     async def aclose(self) -> None:
-        """Close this side; the other is told so.
+        """Close this side, and tell the other.
 
-        A consumer first receives what was sent, then the end.  Records that are held
-        stay valid.  A task that waits here gets StreamClosed.
+        A consumer first receives the records sent before, then the end.  Records that
+        are held stay valid.  A task that waits here gets StreamClosed.
         """
         self._leave(clean=True)
 
@@ -230,7 +230,7 @@ def _check_type(type_id: int) -> None:
 
 
 class RingSendStream(ByteSendStream):
-    """A ring as a byte stream: what is big goes as several records."""
+    """A ring as a byte stream: long sends go as several records."""
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
@@ -253,13 +253,13 @@ class RingReceiveStream(ByteReceiveStream):
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
-        self._unread = _NOTHING  # of the record that came last
+        self._unread = _NOTHING  # the rest of the last record
 
     async def receive(self, max_bytes: int = RECEIVE_SIZE) -> bytes:
-        """The next 1 to ``max_bytes`` bytes; raises what `Ring.receive` does."""
+        """Return the next 1 to ``max_bytes`` bytes.  Raises: as `Ring.receive`."""
         if max_bytes < 1:
             raise ValueError(f"max_bytes must be a positive integer, not {max_bytes}")
-        while not self._unread:  # (a record may be empty; keep none while we wait)
+        while not self._unread:  # (a record may be empty; none is kept while we wait)
             self._unread = (await self._ring.receive()).view or _NOTHING
         piece = bytes(self._unread[:max_bytes])
         self._unread = self._unread[max_bytes:] or _NOTHING

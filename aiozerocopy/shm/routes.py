@@ -1,4 +1,4 @@
-"""Routes: the records of one type each, for tasks of their own.
+"""Routes: a ring's records by their types, for several tasks.
 
 A ring has one receiver, so one of the waiting tasks reads for all: it puts each record
 into the queue of its type until its own queue has one, and then another task reads.
@@ -28,7 +28,7 @@ class Route(Receives["Record"]):
         self._queue: collections.deque[Record] = collections.deque()
 
     async def receive(self) -> Record:
-        """The next of these, as `Ring.receive`; but any number of tasks may wait."""
+        """Return the next of these records, as `Ring.receive`; many tasks may wait."""
         await waiter.enter()
         while not self._queue:
             await self._routes.pull()
@@ -47,7 +47,7 @@ class Routes:
         return self._by_type.setdefault(type_id, Route(self))
 
     async def pull(self) -> None:
-        """Put one record into its queue, or wait until somebody has done so."""
+        """Put one record into its queue, or wait until another task has done so."""
         if self._is_pulling:
             await self._change.next()
             return

@@ -9,13 +9,13 @@ The states of a call, on the side that calls
 
 Nothing runs in the background.  One of the tasks that wait for an answer reads the
 ring, hands the answers out, and lets another one read when it has its own.  The first
-of the tasks that wait for room for a call reads too: the other side may take no call
+of the tasks that wait for room for a call reads, too: the other side may take no call
 until there is room for its answers.
 
-On the other side each call is a task of its own, in `serve`.  It takes no more calls
-while many answers wait for room, so a caller that reads none blocks itself only.
+On the other side each call is a task of its own, in `serve`, which takes no more calls
+while many answers wait for room: so a caller that reads no answers blocks only itself.
 
-A call travels as one record to ask and one to answer.  A record's payload begins with
+A call travels as two records, a question and an answer.  A record's payload begins with
 32 bytes, little-endian:
 
     0   u64   number of the call; the caller counts them
@@ -23,8 +23,8 @@ A call travels as one record to ask and one to answer.  A record's payload begin
     16  u32   kind: 1 a call, 2 forget that call, 3 its result, 4 its error
     20        zeros
 
-Its `type_id` is the method that is called, also in the answer.  The buffers follow the
-32 bytes; of an error, its kind and its text in UTF-8, with a zero byte in between.
+The `type_id` of both is the method that is called.  The buffers follow the 32 bytes, or
+an error's kind and text in UTF-8, with a zero byte in between.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _MOST_UNSENT = 64  # answers
 
 
 def _head_of(record: Record, *kinds: int) -> tuple[int, int, int] | None:
-    """Number, deadline, kind; None: it is no part of a call, or of another kind."""
+    """Return number, deadline and kind; None: not part of a call, or another kind."""
     if len(record) < _HEAD.size:
         return None
     number, deadline_ns, kind = _HEAD.unpack_from(record.view)
@@ -65,7 +65,7 @@ def _head_of(record: Record, *kinds: int) -> tuple[int, int, int] | None:
 
 
 class RemoteError(Exception):
-    """The handler at the other side has failed: ``kind`` is its exception's name."""
+    """The handler of the other side has failed; ``kind`` is its exception's name."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(f"{kind}: {text}" if text else kind)
@@ -81,7 +81,7 @@ class Request(Record):
     def __init__(self, record: Record, deadline: float | None) -> None:
         super().__init__(record.view[_HEAD.size :], record.type_id)
         self.method: int = record.type_id
-        # Seconds of time.monotonic(); None: it may take long.
+        # Seconds of time.monotonic(); None: there is no limit.
         self.deadline: float | None = deadline
 
 
@@ -103,7 +103,7 @@ class _Call:
             self._event.set()
 
     async def wait(self) -> None:
-        """Return when it was answered, or may read the ring."""
+        """Return when the call was answered, or its task may read the ring."""
         self._event = anyio.Event()
         try:
             await self._event.wait()
@@ -114,8 +114,8 @@ class _Call:
 class Rpc(AsyncResource):
     """Calls to the other process, or from it: one side calls, the other serves.
 
-    The one that sends on ``requests`` and receives on ``replies`` uses `call`, the
-    other one `serve`.  The rings are the Rpc's: it closes both.
+    The side that sends on ``requests`` and receives on ``replies`` uses `call`, the
+    other side `serve`.  The Rpc owns the rings, and closes both.
     """
 
     def __init__(self, requests: Ring, replies: Ring) -> None:
@@ -132,7 +132,7 @@ class Rpc(AsyncResource):
         self._forgotten: list[int] = []  # calls, by their numbers
         self._reader: _Call | None = None
         self._failure: Failure[Exception] | None = None
-        self._scopes: dict[int, anyio.CancelScope] = {}  # of the calls that we handle
+        self._scopes: dict[int, anyio.CancelScope] = {}  # of the calls being handled
         self._unsent = 0  # answers that wait for room
         self._room = Change()
         self._turns = Turns()  # of the calls that ask
@@ -145,19 +145,19 @@ class Rpc(AsyncResource):
         *buffers: Buffer,
         timeout: float | None = None,  # noqa: ASYNC109 - the other side keeps it too
     ) -> Record:
-        """Call a method of the other side, and return what it answers.
+        """Call a method of the other side, and return its answer.
 
         Any number of tasks may call, and the answers come in any order.  When this
         returns, the buffers are yours.  The answer is a `Record`, in the ring's own
-        memory: let go of it soon, or the other side has no room for answers.
+        memory: release it soon, or the other side has no room for answers.
 
-        The other side knows of the ``timeout`` (seconds), and gives up by itself.  If
-        it is over, or the call is cancelled, it is forgotten there too.
+        The other side gets the ``timeout`` (seconds), and gives up by itself.  After
+        it, or if the call is cancelled, the other side forgets the call, too.
 
         Raises:
             RemoteError: the handler has failed.
             TimeoutError: there was no answer in time.
-            StreamBroken: the other side has died, or stopped to serve.
+            StreamBroken: the other side has died, or stopped serving.
             StreamClosed: this side is closed.
             TypeError, ValueError, BufferError: as `Ring.send`.
         """
@@ -196,14 +196,14 @@ class Rpc(AsyncResource):
             tasks.start_soon(self._answered, call)
             try:
                 await self._requests.send(*buffers, type_id=method)
-            except Exception as error:  # (which the group would wrap)
+            except Exception as error:  # (the group would wrap it)
                 failure = Failure(error)
             tasks.cancel_scope.cancel()
         if failure is not None:
             raise failure.again()
 
     async def _answered(self, call: _Call) -> None:
-        """Return when it has its answer; read the ring meanwhile, or let others."""
+        """Return when the call has its answer; meanwhile this or another task reads."""
         try:
             while call.answer is None:
                 if self._reader is not None:
@@ -215,10 +215,10 @@ class Rpc(AsyncResource):
         except (anyio.EndOfStream, StreamBroken, StreamClosed) as error:
             self._fail(error)
         finally:
-            # (also after a call that was cancelled just when it was to read)
+            # (also if the call was cancelled when it was about to read)
             if self._reader is call:
                 self._reader = None
-            if self._reader is None:  # let another one read
+            if self._reader is None:  # let another task read
                 for other in self._calls.values():
                     if other.waits:
                         other.wake()
@@ -228,12 +228,12 @@ class Rpc(AsyncResource):
         self._say_forgotten()
         head = _head_of(record, RESULT, ERROR)
         if head is None:
-            self._fail(StreamBroken("the other side has sent what is no answer"))
+            self._fail(StreamBroken("the other side sent a record that is no answer"))
             return
         number, _, kind = head
         call = self._calls.get(number)
         if call is None or call.answer is not None:
-            record.release()  # it was forgotten
+            record.release()  # (the call was forgotten)
             return
         body = record.view[_HEAD.size :]
         if kind == ERROR:
@@ -244,7 +244,7 @@ class Rpc(AsyncResource):
         record.release()
 
     def _fail(self, error: Exception) -> None:
-        """End all calls: no answer will come any more."""
+        """End all calls with an error: no answer will come any more."""
         if isinstance(error, anyio.EndOfStream):
             error = StreamBroken("the other side has closed the Rpc")
         self._failure = Failure(error)
@@ -253,14 +253,14 @@ class Rpc(AsyncResource):
                 call.end(self._failure)
 
     def _say_forgotten(self) -> None:
-        """Tell the other side, as far as there is room for that now."""
+        """Tell the other side which calls were forgotten, if there is room now."""
         while self._forgotten and self._failure is None:
             head = _HEAD.pack(self._forgotten[0], 0, FORGET)
             try:
                 if not self._requests._try_send([head], 0):
                     return
             except (StreamBroken, StreamClosed):
-                pass  # there is nobody to be told
+                pass  # (the other side is gone)
             self._forgotten.pop(0)
 
     # -- serving ----------------------------------------------------------------------
@@ -270,19 +270,19 @@ class Rpc(AsyncResource):
 
         The handler returns a buffer, several in a tuple or a list, or None.  Calls are
         handled at the same time, each in a task.  A call that is forgotten, or whose
-        time is up, is cancelled.  What the handler raises is told to the caller, who
-        gets it as `RemoteError`.
+        time is up, is cancelled.  If the handler raises, the caller gets the exception
+        as `RemoteError`.
 
-        A request is in the ring's own memory until nothing refers to it: keep many, and
-        the ring runs full.
+        A request is in the ring's own memory until nothing refers to it: if you keep
+        many, the ring fills.
 
         Raises:
-            StreamBroken: the other side has died, or has sent what is no call.
+            StreamBroken: the other side has died, or sent a record that is no call.
             StreamClosed: this side is closed.
         """
         if self._requests.sends:
             raise TypeError("this side of the Rpc calls, it does not serve")
-        self._scopes.clear()  # of calls that were cancelled before they began
+        self._scopes.clear()  # (those of calls that were cancelled before they began)
         async with anyio.create_task_group() as tasks:
             try:
                 async for record in self._requests:
@@ -350,7 +350,7 @@ class Rpc(AsyncResource):
             head = _HEAD.pack(number, 0, ERROR)
             await self._replies.send(head, _worded(error), type_id=method)
         except (StreamBroken, StreamClosed):
-            return  # the other ring tells `serve`
+            return  # (`serve` gets an error from the other ring)
         finally:
             self._unsent -= 1
             self._room.happen()
@@ -374,6 +374,6 @@ def _buffers(result: Any) -> tuple[Any, ...]:
 
 
 def _worded(error: BaseException) -> bytes:
-    """What is told of an exception, for the caller's `_hand_out`."""
+    """Return the record's bytes for an exception, which `_hand_out` decodes."""
     text = f"{type(error).__name__}\0{error}".encode(errors="replace")
     return text[:_LONGEST_TEXT]

@@ -1,7 +1,7 @@
 """Sender: the side of a ring that sends, and the line of the tasks that want to.
 
-A call asks C, which moves the record or arms the doorbell.  Then it waits for the bell,
-and asks again.  A cancel arrives while it waits, when nothing was moved.
+It calls C, which moves the record or arms the doorbell.  Then it waits for the bell,
+and calls again.  A cancel arrives while it waits, when nothing was moved.
 
 The next record has one place in the ring, so one task at a time makes it; the others
 wait in the order of their calls.
@@ -35,7 +35,7 @@ AGAIN = (FULL, RESERVED)
 
 
 class Line:
-    """The tasks' places; the task with the first one may send."""
+    """The tasks' places; the task with the first place may send."""
 
     def __init__(self) -> None:
         self._places: collections.deque[weakref.ref[Place]] = collections.deque()
@@ -52,14 +52,14 @@ class Line:
         return None
 
     def wake(self) -> None:
-        """Let the first look again.  Any thread or finalizer may call it."""
+        """Let the first task look again; any thread or finalizer may call it."""
         first = self._first()
         if first is not None:
             first.change.happen()
 
 
 class Place:
-    """A place in the line, the last when it is made.
+    """A place in the line; a new one is the last.
 
     It leaves the line by `close`, or when it is collected.
     """
@@ -71,7 +71,7 @@ class Place:
         line._places.append(self._entry)
 
     async def wait(self) -> None:
-        """Return when it is the first; without a checkpoint if it is so already."""
+        """Return when the place is the first; without a checkpoint if it is already."""
         await self.change.wait(self.is_first)
 
     def is_first(self) -> bool:
@@ -88,7 +88,7 @@ class Place:
 
 
 class Sender(Side):
-    """Copies records into the ring, or has them made there, one at a time."""
+    """Copies records into the ring, or gives room for them, one at a time."""
 
     def __init__(self, end: RingEnd) -> None:
         self.line: Line = Line()
@@ -103,7 +103,7 @@ class Sender(Side):
                 pins = Pins(map(pin, buffers))
                 total = sum(map(len, pins))
                 await waiter.enter()
-                await self.breathe(total)  # first: a cancel here leaves no trace
+                await self.breathe(total)  # (first: a cancel here leaves no trace)
                 self.enter()
                 result = FULL
                 if self.line.is_empty():
@@ -116,7 +116,7 @@ class Sender(Side):
                     raise self.end.error(result, total)
             finally:
                 pins.release()
-        except BaseException:  # also of a signal's handler, in the line above
+        except BaseException:  # (a signal handler may raise in the line above, too)
             pins.release()
             raise
 
@@ -142,7 +142,7 @@ class Sender(Side):
         raise self.end.error(reserved, nbytes)
 
     async def _in_turn(self, place: Place, step: Callable[[], T]) -> T:
-        """Call it when the place is the first, again and again until there is room."""
+        """Call the step when the place is the first, until there is room."""
         await place.wait()
         slack: float | None = SLACK
         while True:
@@ -156,8 +156,8 @@ class Sender(Side):
     async def _wait(self, place: Place, slack: float | None) -> None:
         """Wait for room, at most ``slack`` seconds if that is not None.
 
-        C has the bell rung late the first time, when there is more room.  A room that
-        was dropped comes before that, as long as a view can write to it.
+        The first time the bell rings late, when there is more room than needed.  But
+        first a dropped room must lose its last view, which could write to it.
         """
         if not self.end.is_unreserved():
             await place.change.wait(lambda: self.closed or self.end.is_unreserved())

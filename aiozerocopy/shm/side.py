@@ -1,16 +1,16 @@
-"""Side: what sending and receiving share: a ring's end, its loop, and how it closes.
+"""Side: the common base of sending and receiving: a ring's end, its loop, its closing.
 
 The states, and who owns what
     open      the fds are C's, and the loop that the ring was opened in watches them
     closed    nothing can be sent or received.  The loop stops watching, in its own
               thread, and only then are the fds closed.  Records that are held stay
               valid
-    dead      in a forked child: nothing is touched, neither loop nor fds
+    dead      in a forked child, which touches neither loop nor fds
 
 The loop watches the ring's doorbell, and the socket, whose end means that the peer has
 gone.  Each wakes all waiting tasks, which look at the ring again.  They are woken
-before the doorbell is emptied: a signal's exception in between leaves it ringing, and
-they are woken once more.
+before the doorbell is emptied: if a signal handler raises in between it still rings,
+and they are woken once more.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Side:
                 self._watched.add(fd)
                 self._loop.watch(fd, self._hear)
         except BaseException:
-            self._close()  # so that the peer hears of it
+            self._close()  # (so that the peer sees the end)
             raise
 
     def enter(self) -> None:
@@ -60,7 +60,7 @@ class Side:
             raise RuntimeError("the ring is used by another event loop, or thread")
 
     async def breathe(self, nbytes: int) -> None:
-        """Yield to the loop once in a while, so that calls which never wait do."""
+        """Yield to the loop now and then, for the sake of calls that never wait."""
         self._spent += 1 + (nbytes >> 12)
         if self._spent >= self._loop.budget:
             self._spent = 0
@@ -83,7 +83,7 @@ class Side:
     def _hear(self) -> None:
         self._tell()
         if self.end.hear():
-            self._unwatch(self._fds[1])  # it would be readable for ever
+            self._unwatch(self._fds[1])  # (it would be readable for ever)
 
     def _tell(self) -> None:
         for listener in list(self._listeners):
@@ -98,7 +98,7 @@ class Side:
     # -- the end ----------------------------------------------------------------------
 
     def leave(self, clean: bool) -> None:
-        """Close.  The peer is told so if ``clean``; else it is as if we had died."""
+        """Close.  If ``clean`` the peer sees a close, otherwise our death."""
         if not self.end.inherited and not self.closed:
             self.end.leave(clean)
             # (soon, if this is not the loop's own thread)

@@ -1,7 +1,7 @@
 """Slot: a record that is filled in place.
 
 The states
-    waiting     it has a place in the line of those who send
+    waiting     it has a place in the line of the tasks that send
     reserved    the first in line: the room is its own, the consumer sees nothing yet
     over        committed, or rolled back, and out of the line
 
@@ -27,8 +27,8 @@ class Slot(Lent):
     """Room for a record: fill in ``view`` or ``array``, then commit.
 
     ``async with`` commits at the end of the block, and rolls back if an exception ends
-    it.  Once it is committed the memory is the consumer's: write no more through a
-    view that you have kept.
+    it.  After a commit the memory is the consumer's: do not write through a view that
+    you have kept.
     """
 
     __slots__ = ("_place", "_sender", "nbytes", "type_id")
@@ -58,7 +58,7 @@ class Slot(Lent):
     def array(
         self, dtype: Any, shape: tuple[int, ...] | None = None
     ) -> npt.NDArray[Any]:
-        """The memory as a NumPy array that can be written.
+        """Return the memory as a writable NumPy array.
 
         Raises:
             ValueError: the slot is over.
@@ -86,7 +86,7 @@ class Slot(Lent):
         self._leave()
 
     def rollback(self) -> None:
-        """Send nothing.  May be called twice, and after `commit`."""
+        """Send nothing; may be called twice, and after `commit`."""
         if self._view is not None:
             self._sender.end.rollback()
         self._leave()
@@ -115,7 +115,7 @@ class Slot(Lent):
             self.rollback()
 
     def __del__(self) -> None:
-        # (Others may still see the room: it is rolled back with its last view.)
+        # (Other views of the room may exist: it is rolled back with the last of them.)
         if (place := getattr(self, "_place", None)) is not None:
             place.close()
 

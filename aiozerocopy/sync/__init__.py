@@ -1,28 +1,28 @@
-"""The same calls, blocking, for programs without an event loop.
+"""Blocking forms of the same calls, for programs without an event loop.
 
     with azc.sync.open_writer(sys.stdout) as stream:
         stream.send(array)  # when this returns, the array is yours again
 
-Who runs what
-    a stream     its coroutines run in the thread that calls.  Where they would wait for
-                 a loop, that thread waits for C itself (_waiting), so that no other
+Which thread runs a call
+    a stream     its coroutines run in the calling thread.  Instead of waiting for a
+                 loop, this thread waits for C itself (_waiting), so that no other
                  thread of Python has to run.  Threads may share a stream: each message
                  goes out whole, in the order of the calls, and receivers take turns
-    the portal   an event loop in a daemon thread, which runs what needs one: films,
-                 rings, connecting.  There is one for the process, from the first such
+    the portal   an event loop in a daemon thread, which runs calls that need a loop:
+                 films, rings, connecting.  The process has one, from the first such
                  call on (_portal)
 
 What ends a call early
-    Ctrl-C       what the main thread waits for is cancelled, as the contract says it:
-                 no trace, or the whole message.  The buffers are the caller's before
-                 KeyboardInterrupt leaves the call.  Other threads hear of no signal
+    Ctrl-C       the main thread's call is cancelled as the contract says: no trace, or
+                 the whole message.  The buffers are the caller's before
+                 KeyboardInterrupt leaves the call.  Other threads get no signals
     the end      of a stream, by ``close`` or ``abort`` in another thread: the call
                  raises StreamClosed
-    a fork       what was open is the parent's, and every call in the child says so.
-                 What the child opens itself has a portal of the child's own
+    a fork       streams that were open are the parent's, and every call in the child
+                 says so.  Streams that the child opens use a portal of its own
 
-Refused: a call in a thread whose event loop runs, because it would stop that loop; the
-portal's own thread is such a thread.  ``abort`` may be called anywhere.
+A call in a thread whose event loop runs is refused, because it would stop that loop;
+the portal's own thread is such a thread.  ``abort`` may be called anywhere.
 
 Each module says what it has.  One imports those before it: _waiting, _portal, _streams,
 ffmpeg, _rings.
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Import films and rings at their first use: not every machine has them."""
+        """Import films and rings at their first use: not every machine can run them."""
         if name == "ffmpeg":
             return importlib.import_module("aiozerocopy.sync.ffmpeg")
         if name in ("Ring", "connect_ring", "listen_ring"):

@@ -1,13 +1,13 @@
-"""The portal: one event loop in a daemon thread, for what needs a loop.
+"""The portal: one event loop in a daemon thread, for calls that need a loop.
 
 The states
     none       until the first call that needs it, and in a forked child, whose parent
-               has it.  (The child keeps its copy untouched: the loop's fds are shared)
-    running    from then on, whether it has something to do or not
-    ended      at the interpreter's exit: what is open was given to `at_exit`
+               has it.  (The child does not touch its copy: the loop's fds are shared)
+    running    from then on, even when it has nothing to do
+    ended      at the interpreter's exit, which ends the daemon thread
 
 A thread that waits for a call sleeps on the call's gate.  Ctrl-C wakes it; it cancels
-the call and waits for the end of that, and so what the call had borrowed is free.
+the call and waits for its end, so that the memory that the call had borrowed is free.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Call(Generic[T]):
         self._gate.acquire()
 
     def begin(self) -> None:
-        """In the portal's thread."""
+        """Start the task; runs in the portal's thread."""
         self._task = asyncio.get_running_loop().create_task(self._await())
         self._task.add_done_callback(self._end)
 
@@ -53,14 +53,14 @@ class _Call(Generic[T]):
             self._gate.release()
 
     def _cancel(self) -> None:
-        """In the portal's thread, and so after `begin`, if that was asked for."""
+        """Cancel the task; runs in the portal's thread, after `begin` if at all."""
         if self._task is None:
             self._end(None)
         else:
             self._task.cancel()
 
     def wait(self) -> None:
-        """Begin, and block until it has ended."""
+        """Begin the call, and block until it has ended."""
         _portal().call_soon_threadsafe(self.begin)  # in this thread's context
         self._wait()
 
@@ -69,7 +69,7 @@ class _Call(Generic[T]):
             self._gate.acquire()
 
     def give_up(self) -> None:
-        """Cancel it, and wait for its end; close what it has opened in spite of that.
+        """Cancel the call, and wait for its end; if it succeeded, abort its result.
 
         May be called twice.
         """
@@ -84,11 +84,11 @@ class _Call(Generic[T]):
         task, self._task = self._task, None
         assert task is not None
         if not task.cancelled() and task.exception() is None:
-            return task.result()  # (interrupted here, the traceback keeps it)
+            return task.result()  # (if interrupted, the traceback keeps it)
         try:
             return task.result()
         finally:
-            del task  # (it would keep the exception, whose frames know this)
+            del task  # (it keeps the exception, whose frames refer to it: a cycle)
 
 
 def run(function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
@@ -96,9 +96,9 @@ def run(function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs)
 
         azc.sync.run(azc.relay, source, sink)
 
-    Ctrl-C cancels it.  What it opens belongs to the portal's loop.
+    Ctrl-C cancels it.  Streams that it opens belong to the portal's loop.
 
-    Raises: what it does; RuntimeError in a thread whose event loop runs.
+    Raises: as the function; RuntimeError in a thread whose event loop runs.
     """
     refuse_in_a_loop()
     call = _Call(lambda: function(*args, **options))
@@ -106,10 +106,10 @@ def run(function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs)
     return call.result()
 
 
-# ---- the one of this process -------------------------------------------------------
+# ---- the portal of this process ----------------------------------------------------
 
 _lock = Lock()
-_loops: list[asyncio.AbstractEventLoop] = []  # the last is ours, the others a parent's
+_loops: list[asyncio.AbstractEventLoop] = []  # the last is ours, the others parents'
 _is_ours = False
 
 

@@ -1,8 +1,8 @@
 """Rings, blocking.
 
-What can be done at once is, in the thread that calls: C has a lock for each ring.  Only
-a call that has to wait is the portal's, whose loop watches the ring's doorbell; it asks
-C once more, so nothing is missed in between.
+The calling thread does what can be done at once: C has a lock for each ring.  Only a
+call that has to wait goes to the portal, whose loop watches the ring's doorbell; it
+asks C once more, so it misses nothing in between.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 class Ring(Face):
     """`aiozerocopy.shm.Ring`, for threads."""
 
-    _last: object = None  # the call that was the last to receive
+    _last: object = None  # the call that received last
     receive_batch: Final = blocking(shm.Ring.receive_batch, in_turn=True)
     capacity: Final = shown(shm.Ring, lambda ring: ring.capacity)
     stats: Final = shown(shm.Ring, lambda ring: ring.stats)
@@ -69,9 +69,9 @@ class Ring(Face):
         return self._take_in_turn(lambda: self._run(call))
 
     def _take_in_turn(self, take: Callable[[], T]) -> T:
-        """Interrupted, also when it has ended, it leaves the records to the next."""
+        """Take records; if interrupted, even at the end, leave them to the next."""
         end: RingEnd = self._it._receiver().end
-        mine: list[T] = []  # (records that are gone cannot be left to anybody)
+        mine: list[T] = []  # (keeps the records: `untake` cannot undo a release)
 
         def run() -> T:
             with self._turn:
@@ -82,13 +82,13 @@ class Ring(Face):
 
         def undo() -> None:
             with self._turn:
-                if self._last is mine:  # none was taken since
+                if self._last is mine:  # (no other call has taken records since)
                     end.untake()
 
         return or_undo_now(run, undo)
 
     def __iter__(self) -> Iterator[shm.Record]:
-        """The records, until the end.  Release each: ``with record: ...``."""
+        """Yield the records, until the end; release each: ``with record: ...``."""
         with contextlib.suppress(anyio.EndOfStream):
             while True:
                 yield self.receive()

@@ -72,10 +72,10 @@ class Face(OfOneProcess):
             raise error_of(-errno.ECHILD)
 
     def _look(self) -> None:
-        """Note what has ended, where no loop does."""
+        """Note operations that have ended; a hook for streams without a loop."""
 
     def close(self) -> None:
-        """End it as its ``aclose`` does, with the same errors; nothing in a child."""
+        """Close as ``aclose``, with the same errors; do nothing in a forked child."""
         if not self.inherited:
             self._run(self._it.aclose)
 
@@ -92,7 +92,7 @@ class Face(OfOneProcess):
 def blocking(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], in_turn: bool = False
 ) -> Callable[Concatenate[Any, P], T]:
-    """The blocking form of a method, for a face; ``in_turn``: one thread at a time."""
+    """Return a method's blocking form for a face; ``in_turn``: one thread at a time."""
     name = method.__name__
 
     @functools.wraps(method)
@@ -101,14 +101,14 @@ def blocking(
         if not in_turn:
             return face._run(same, *args, **options)
         face._check()
-        # (Python looks for signals after a call with a star, when this has ended)
+        # (no call with a star: Python runs signal handlers after such a call)
         return face._run_in_turn(functools.partial(same, *args, **options))
 
     return call
 
 
 class shown(Generic[T]):
-    """An attribute of a face, which it takes from its object."""
+    """An attribute of a face, taken from its object."""
 
     def __init__(self, kind: type[S], look: Callable[[S], T]) -> None:
         self._look: Callable[[Any], T] = look
@@ -125,12 +125,12 @@ class Ticket:
         self._ticket = ticket
 
     def done(self) -> bool:
-        """True once the buffers are the caller's (sent, or failed)."""
+        """Return True once the buffers are the caller's (sent, or failed)."""
         self._face._look()
         return self._ticket.done()
 
     def wait(self) -> None:
-        """Return once the buffers are the caller's.  Ctrl-C leaves the message alone.
+        """Return once the buffers are the caller's; Ctrl-C leaves the message alone.
 
         Raises: as ``await ticket``.
         """
@@ -138,7 +138,7 @@ class Ticket:
 
 
 class _ByteFace(Face):
-    """A stream, for which threads wait themselves."""
+    """A stream whose threads wait by themselves, without a loop."""
 
     def __init__(self, it: Any) -> None:
         """Take over a stream that is new."""
@@ -179,11 +179,11 @@ class SendStream(_ByteFace):
     flush: Final = blocking(streams.SendStream.flush)
 
     def put(self, *buffers: AnyBuffer) -> Ticket:
-        """Queue the buffers as one message, waiting for room only.
+        """Queue the buffers as one message; wait only for room.
 
         They stay borrowed until `Ticket.wait` returns, or the ticket is done.
 
-        Raises: as ``send``, for what is known at once.
+        Raises: as ``send``, for errors that are known at once.
         """
         made: list[streams.Ticket] = []
 
@@ -194,7 +194,7 @@ class SendStream(_ByteFace):
             self._run(put)
             return Ticket(self, made[0])
 
-        def undo() -> None:  # what interrupted it came when the coroutine had ended
+        def undo() -> None:  # (if the coroutine had ended before the interruption)
             for ticket in made:
                 ticket._take_back()
 
@@ -202,7 +202,7 @@ class SendStream(_ByteFace):
 
 
 def _what_came(result: Any, buffer: Any = None, *_: Any) -> bytes:
-    """The bytes of a receive; (those that came with fds are lost with them.)"""
+    """Return the bytes of a receive; bytes that came with fds are lost with the fds."""
     if isinstance(result, (bytes, tuple)):
         return result if isinstance(result, bytes) else b""
     with bytes_of(buffer) as view:
@@ -219,7 +219,7 @@ class ReceiveStream(_ByteFace):
     )
 
     def _run_in_turn(self, call: functools.partial[Coroutine[Any, Any, T]]) -> T:
-        """Interrupted when it has ended, it leaves what has come to the next call."""
+        """Receive; if interrupted after the end, leave the bytes to the next call."""
         got: list[T] = []
 
         async def receive() -> None:
@@ -241,7 +241,7 @@ class ReceiveStream(_ByteFace):
         return or_undo_now(run, undo)
 
     def __iter__(self) -> Iterator[bytes]:
-        """What `receive` gives, until the end."""
+        """Yield the results of `receive`, until the end."""
         with contextlib.suppress(anyio.EndOfStream):
             while True:
                 yield self.receive()
@@ -260,7 +260,7 @@ class UnixStream(Stream):
     receive_fds: Final = blocking(streams.UnixStream.receive_fds, in_turn=True)
 
 
-# ---- what opens: the functions of `aiozerocopy`, with the same arguments and errors --
+# ---- opening: the functions of `aiozerocopy`, with the same arguments and errors ----
 
 
 class Ends(tuple[A, B]):
@@ -280,7 +280,7 @@ class Ends(tuple[A, B]):
 
 
 def opens(face: Callable[[S], F], opening: Callable[P, S]) -> Callable[P, F]:
-    """The same function, whose result gets a face."""
+    """Return a function with the same arguments, which puts a face on the result."""
 
     @functools.wraps(opening)
     def open_it(*args: P.args, **options: P.kwargs) -> F:
@@ -292,7 +292,7 @@ def opens(face: Callable[[S], F], opening: Callable[P, S]) -> Callable[P, F]:
 def opens_later(
     face: Callable[[S], F], opening: Callable[P, Awaitable[S]]
 ) -> Callable[P, F]:
-    """As `opens`, for a function whose result must be awaited."""
+    """Do as `opens`, for a function whose result must be awaited."""
 
     @functools.wraps(opening)
     def wait(*args: P.args, **options: P.kwargs) -> S:
@@ -324,7 +324,7 @@ connect_unix: Final = opens_later(UnixStream, connecting.connect_unix)
 
 
 def acquire(pool: FramePool) -> Frame:
-    """A free slot of a pool; waits for one, in order of the calls.
+    """Return a free slot of a pool; wait for one, in order of the calls.
 
     Raises: ClosedResourceError: the pool is or was closed.
     """

@@ -2,18 +2,19 @@
 
 A stream's coroutines run here as on a loop: one at a time (`ThreadWaiter.lock`), until
 they end or await something.  Then the lock is free for other threads, while this one
-waits for what the coroutine has asked for.  An exception that comes meanwhile, as
-Ctrl-C, closes the coroutine, which takes its buffers back.
+waits.  An exception that comes meanwhile, such as Ctrl-C, closes the coroutine, which
+takes its buffers back.
 
-Of the threads that wait on one stream, one listens to C: it alone acknowledges what the
-port tells, and then wakes the others, of which one listens next.  A thread that does
-not listen looks once more after its gate is in the list, so that it misses nothing.
+Of the threads that wait on one stream, one listens to C: only this one acknowledges the
+port's events.  Then it wakes the others, and one of them listens next.  A thread that
+does not listen checks its condition again after its gate is in the list, so that it
+misses nothing.
 
-The port is closed by a thread that listens, once its stream has left: another thread
+Once its stream has left, the port is closed by the thread that listens: another thread
 would close the fd for which the listener waits, and take the event that wakes it.
 
-A signal's exception may come at any line of the main thread.  If that was the listener,
-it is no longer when the exception leaves.
+An exception of a signal handler may come at any line of the main thread.  If this was
+the listener, it has stopped listening when the exception leaves.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ if TYPE_CHECKING:
 
     from aiozerocopy._core.lifetime import Bound
 
-    Question = Callable[[], bool]  # is it so by now?
+    Question = Callable[[], bool]  # returns whether the condition is true by now
 
 T = TypeVar("T")
 
 _NO_LOOP: Any = None
-_NEVER = (1 << 32) - 1  # calls until one has to let others run
+_NEVER = (1 << 32) - 1  # calls before one yields to a loop
 
 
 def refuse_in_a_loop() -> None:
@@ -59,14 +60,14 @@ def _until(ready: Question, seconds: float | None = None) -> Generator[Any, None
 
 
 async def _go_on() -> None:
-    """There is no other task that could run."""
+    """Do nothing: there is no other task that could run."""
 
 
 def _step(coroutine: Coroutine[Any, Any, object]) -> tuple[BaseException | None, Any]:
-    """Go on; return how it ended, if it has, or else what it waits for.
+    """Continue a coroutine; return its end if it has ended, or else what it awaits.
 
-    Its end must not go through a lock's ``with`` as an exception: Python 3.10 may raise
-    a signal's exception before that frees the lock.
+    The end must not go through a lock's ``with`` as an exception: Python 3.10 may run
+    signal handlers, which raise, before the ``with`` frees the lock.
     """
     try:
         return None, coroutine.send(None)
@@ -80,7 +81,7 @@ class ThreadWaiter(Waiter):
     port: SharedPort
 
     def __init__(self, stream: Bound) -> None:
-        """Bind a stream that is new, while no other thread knows it."""
+        """Bind a new stream, while no other thread knows it."""
         self.loop = _AsyncioLoop(_NO_LOOP)  # "here" is every thread without a loop
         self.port = SharedPort()
         self.lock = Lock()
@@ -103,7 +104,7 @@ class ThreadWaiter(Waiter):
                         result: T = end.value
                         return result
                     finally:
-                        del end  # (it knows this frame)
+                        del end  # (it refers to this frame: a cycle)
                 self.port.until(*awaited)
         except BaseException:
             close = partial(self._close, coroutine)
@@ -142,7 +143,7 @@ class SharedPort(Port):
         self._is_left = False
 
     def leave(self) -> None:
-        """Its stream needs it no more: close it, now or when the listener stops.
+        """Close the port of a stream that has ended, now or when the listener stops.
 
         It stays open while C has an operation for which a thread could wait.
         """
@@ -168,7 +169,7 @@ class SharedPort(Port):
     def drain(self) -> None:
         """End every operation whose event has come.
 
-        A thread that listens may not have noted them yet; they wake it all the same.
+        If a thread listens, leave the events to it, too: they will wake it.
         """
         if not self._listen(None, lambda: True, 0):
             self.look()
@@ -176,7 +177,7 @@ class SharedPort(Port):
     def _listen(
         self, gate: threading.Lock | None, ready: Question, seconds: float
     ) -> bool:
-        """Listen, if no thread does; otherwise leave the gate to the one that does."""
+        """Listen, if no thread does; otherwise give the gate to the one that does."""
         mine = False
         try:
             with self._lock:
@@ -191,7 +192,7 @@ class SharedPort(Port):
                     self._ready.poll(None if seconds < 0 else seconds * 1000)
                     super().drain()
         finally:
-            if mine:  # (a signal may raise as a function is entered, or_undo_now too)
+            if mine:  # (a signal handler may raise where `or_undo_now` is entered)
                 try:
                     self._stop()
                 except BaseException:
@@ -200,18 +201,18 @@ class SharedPort(Port):
         return mine
 
     def _stop(self) -> None:
-        """Let another thread listen.  May be called twice."""
+        """Let another thread listen; may be called twice."""
         is_left = self._is_left
         if is_left:
             self.close()
         with self._lock:
             self._is_heard = False
         self._wake()
-        if self._is_left and not is_left:  # `leave` found this thread
+        if self._is_left and not is_left:  # (`leave` found that this thread listened)
             self.drain()
 
     def _wake(self) -> None:
-        """Let the others look again."""
+        """Let the other threads check their conditions again."""
         with self._lock:
             for gate in self._gates:
                 if gate.locked():

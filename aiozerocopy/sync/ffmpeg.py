@@ -1,8 +1,8 @@
 """Films, blocking: `Writer` and `Reader`; `write` and `read` for a whole film.
 
-A frame goes to FFmpeg from the thread that sends it; only its conversion, the film's
-beginning and its end are the portal's.  What a program leaves open when it ends is
-finished as after an exception, and warned of.
+A frame goes to FFmpeg from the thread that sends it; the portal runs only conversions,
+and the beginning and the end of a film.  A film that is open when the program ends is
+ended as after an exception, with a warning.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ F = TypeVar("F")
 def _given_to(
     kind: Callable[P, S],
 ) -> Callable[[Callable[[F, S], None]], Callable[Concatenate[F, P], None]]:
-    """Let an ``__init__`` that takes a film take the arguments of that film instead."""
+    """Let an ``__init__`` that takes a film take that film's arguments instead."""
 
     def decorate(init: Callable[[F, S], None]) -> Callable[Concatenate[F, P], None]:
         @functools.wraps(kind.__init__)
@@ -100,7 +100,7 @@ class Writer(_Film):
             run(stream.send, *planes)
 
     def put(self, *planes: AnyBuffer) -> Ticket:
-        """Queue one frame, waiting for room only; `Ticket.wait` waits for the rest.
+        """Queue one frame; wait only for room.  `Ticket.wait` waits for the rest.
 
         Raises: as `aiozerocopy.ffmpeg.Writer.put`.
         """
@@ -122,7 +122,7 @@ class Reader(_Film):
         super().__init__(film)
 
     def __iter__(self) -> Iterator[Frame]:
-        """The frames, until the end.  Release each: ``with frame: ...``."""
+        """Yield the frames, until the end; release each: ``with frame: ...``."""
         with contextlib.suppress(anyio.EndOfStream):
             while True:
                 yield self.receive()
@@ -137,8 +137,8 @@ def write(
 ) -> str:
     """Make a film of arrays, all of one shape; return its name.
 
-    ``frames`` is one array of all, or gives one after the other.  By the channels of
-    the first they are gray, rgb24 or rgba; ``pix_fmt`` names another format.
+    ``frames`` is one array of all frames, or an iterable of arrays.  The channels of
+    the first decide between gray, rgb24 and rgba; ``pix_fmt`` names another format.
     ``options`` are those of `Writer`.
 
     Raises: as `Writer` and its ``send``; ValueError: there is no frame.
@@ -162,7 +162,7 @@ def _read(film: ffmpeg.Reader[Frame]) -> npt.NDArray[Any]:
 
 read: Final = opens(_read, ffmpeg.Reader)
 read.__name__ = read.__qualname__ = "read"
-read.__doc__ = """All frames of a film as one array, with the arguments of `Reader`.
+read.__doc__ = """Return all frames of a film as one array; arguments as `Reader`.
 
 Raises: as `aiozerocopy.ffmpeg.Reader`; ModuleNotFoundError without NumPy.
 """
@@ -194,7 +194,7 @@ _open: weakref.WeakSet[_Film] = weakref.WeakSet()
 
 
 def _finish_all() -> None:
-    """End what is open as an exception would, all of it whatever is raised."""
+    """End all open films as an exception would, even if one of them raises."""
     silence_daemons()
     with contextlib.suppress(SystemExit, StreamBroken), contextlib.ExitStack() as ends:
         for film in list(_open):

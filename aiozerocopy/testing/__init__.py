@@ -1,8 +1,8 @@
 """For your own tests: the contract in one call, and streams in memory.
 
-`check_stream` tries the contract's clauses on anybody's stream.  `memory_pair` makes
-two connected streams without fds, threads or a kernel: a program that is tested over
-them meets full buffers, short reads and broken streams where its test says so.
+`check_stream` tries the contract's clauses on any stream.  `memory_pair` makes two
+connected streams without fds, threads or a kernel, over which a test decides where its
+program meets full buffers, short reads and broken streams.
 """
 
 from aiozerocopy.testing._check import check_stream as check_stream

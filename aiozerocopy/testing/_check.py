@@ -1,7 +1,7 @@
-"""check_stream: the contract, tried on anybody's stream.
+"""check_stream: the contract, tried on any stream.
 
 Each clause is a function that gets a new pair; its name begins the text of a failure.
-What only the kernel or the process can show (P3, P5, P7) is not tried here.
+Clauses that only the kernel or the process can show (P3, P5, P7) are not tried here.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0  # seconds for one clause
 PAUSE = 0.02  # seconds in which a call that does not wait would have returned
-BOUND = 8 << 20  # bytes: more than any stream, and what is below it, should hold
+BOUND = 8 << 20  # bytes: more than any stream, and the layers below, should hold
 TURNS = 8  # of the loop, after each of which a call is cancelled
-POISON = 0xDB  # what is stored into a buffer once it is the sender's again
+POISON = 0xDB  # stored into a buffer once it is the sender's again
 SIZES = (1, 0, 4_096, 65_537, 300_001, 17)
 
 _NO_POISON = bytes(byte % POISON for byte in range(256))
@@ -54,13 +54,13 @@ async def check_stream(
     ``exact``: the stream promises what ours do and anyio's interface does not: several
     tasks may send at once, ``send(*buffers)`` is one message, a cancelled send sends
     all of it or nothing or breaks the stream, and after its own close every call raises
-    ClosedResourceError, also one that waits.  By default, only our own do.
+    ClosedResourceError, even one that waits.  By default only our own streams do.
 
-    ``only_bytes``: give it nothing but ``bytes``, which nobody changes, and see no
-    fault in it if it keeps them.  anyio's interface asks for no more.
+    ``only_bytes``: send only ``bytes``, which nobody changes, and allow the stream to
+    keep them.  anyio's interface asks for no more.
 
     Raises:
-        AssertionError: it begins with the clause, and says what was seen.
+        AssertionError: the text begins with the clause, and says what was seen.
     """
     for turned, clause in itertools.product((False, True), CLAUSES):
         async with make() as pair:
@@ -81,7 +81,7 @@ async def check_stream(
 
 
 def _said(error: BaseException) -> str:
-    """What went wrong; of a task group's errors, the first that a check has raised."""
+    """Say what went wrong; of a group's errors, the first that a check has raised."""
     while inner := getattr(error, "exceptions", ()):
         error = next((e for e in inner if isinstance(e, AssertionError)), inner[0])
     if isinstance(error, TimeoutError):
@@ -91,7 +91,7 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__} was not expected here: {error}"
 
 
-# ---- what the clauses use ----------------------------------------------------------
+# ---- for the clauses ---------------------------------------------------------------
 
 
 def _require(holds: object, text: str) -> None:
@@ -120,7 +120,7 @@ class _Ends:
         return data if self._only_bytes else bytearray(data)
 
     def spoil(self, data: Any) -> None:
-        """Use a buffer as its owner may."""
+        """Overwrite and clear a buffer, as its owner may."""
         if not self._only_bytes:
             data[:] = bytes([POISON]) * len(data)
             try:
@@ -141,7 +141,7 @@ class _Ends:
 
     @asynccontextmanager
     async def receiving(self) -> AsyncIterator[bytearray]:
-        """What arrives; when the block ends, the sender closes and the rest comes."""
+        """Collect what arrives; when the block ends, close the sender, get the rest."""
         got = bytearray()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.receive_all, got)
@@ -150,7 +150,7 @@ class _Ends:
 
 
 def _same(got: bytes | bytearray, sent: bytes, *, shorter: bool = False) -> None:
-    """Has all of it arrived, or, if it may be ``shorter``, its first part?"""
+    """Require that all of it has arrived, or, if ``shorter``, its first part."""
     if got[: len(sent)] != sent[: len(got)]:
         at = next(i for i, byte in enumerate(got) if byte != sent[i])
         was = "stored after send had ended" if got[at] == POISON else "never sent so"
@@ -212,7 +212,7 @@ async def p0_done_means_yours(ends: _Ends) -> None:
 
 
 def _cancelled(turns: int | None) -> Clause:
-    """A send is cancelled after so many turns of the loop, or once it has begun."""
+    """Cancel a send after ``turns`` turns of the loop; None: once it has begun."""
 
     async def p2_no_later_bytes(ends: _Ends) -> None:
         data = ends.message(BOUND // 4 if turns is None else 200_000)
@@ -234,7 +234,7 @@ def _cancelled(turns: int | None) -> Clause:
             is_cut = await _error(ends.sender.send, after) if ends.exact else True
             close = anyio.aclose_forcefully if is_cut else type(ends.sender).aclose
             await close(ends.sender)
-        if turns is None or bytes(got) != after:  # (else it had not begun)
+        if turns is None or bytes(got) != after:  # (else the send had not begun)
             _same(got, sent if is_cut else sent + after, shorter=bool(is_cut))
 
     return p2_no_later_bytes
@@ -259,7 +259,7 @@ async def p4_backpressure(ends: _Ends) -> None:
             await anyio.sleep(PAUSE)
         text = f"{BOUND:,} bytes were sent, and nobody had received any"
         _require(count < most, text)
-        most = 0  # (that is shown: the one that waits is the last)
+        most = 0  # (shown: the send that waits is the last)
         await ends.receive_all(got)
     _same(got, piece * count)
 
@@ -319,7 +319,7 @@ async def closed_while_it_sends(ends: _Ends) -> None:
 
 
 async def receives_of_any_size(ends: _Ends) -> None:
-    """Of which some are cancelled, and lose nothing."""
+    """Some of them are cancelled, and lose nothing."""
     data, got, ended = ends.message(300_001), bytearray(), False
 
     async def send() -> None:

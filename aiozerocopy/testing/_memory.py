@@ -2,8 +2,8 @@
 
 A `_Line` is one direction.  It has a queue of messages and, as a pipe or a socket has
 in the kernel, up to ``capacity`` bytes that are out and were not received.  Bytes move
-when a message is submitted and when something is received, never in between, so each
-run of a test is the same.
+when a message is submitted and when bytes are received, never in between, so each run
+of a test is the same.
 
 A message borrows its buffers until it is done.  If it is cancelled before its first
 byte is out it is dropped; if later, the rest goes out at once, beyond ``capacity``.
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 CAPACITY = 64 << 10  # bytes, as a pipe has them
 
-# Why a line takes no more messages, or gives no more bytes.
+# Reasons why a line takes no more messages, or gives no more bytes.
 _OVER = 0  # the sender has closed
 _CLOSED = -errno.ESHUTDOWN  # on this side
 _LEFT = -errno.EPIPE  # the receiver has closed
@@ -65,7 +65,7 @@ class _Message:
         return self.total - self.sent
 
     def next(self, n: int) -> bytes:
-        """Its next n bytes, which are out then."""
+        """Return its next n bytes, and count them as out."""
         piece, at = b"", self.sent
         for each in self._pins:
             skipped = min(at, len(each))
@@ -75,7 +75,7 @@ class _Message:
         return piece
 
     def end(self, status: int = 0) -> None:
-        """Its buffers are the caller's again."""
+        """Give the buffers back to the caller."""
         self.done, self.status = True, status
         self._pins.release()
 
@@ -89,8 +89,8 @@ class _Line:
         self.queue: deque[_Message] = deque()
         self.out: bytearray = bytearray()
         self.changed: Change = Change()
-        self.refused: int = 0  # why there will be no more messages
-        self.ended: int | None = None  # and why no more bytes, after those that are out
+        self.refused: int = 0  # why no more messages are taken
+        self.ended: int | None = None  # why no bytes come after those that are out
         self.lasts: float = math.inf  # bytes until it breaks
         self._capacity = capacity
         self._pieces = pieces
@@ -123,9 +123,9 @@ class _Line:
         self.changed.happen()
 
     def end(self, refused: int, ended: int) -> None:
-        """Refuse messages, and tell the receiver once it has what is out.
+        """Refuse messages, and end the stream for the receiver after the bytes out.
 
-        A side's own close overrides any reason that it was given before.
+        A side's own close overrides any earlier reason.
         """
         if refused == _CLOSED or not self.refused:
             self.refused = refused
@@ -138,7 +138,7 @@ class _Line:
         self.changed.happen()
 
     def has_room(self, message: _Message, limit: int) -> bool:
-        """May a put of this message return?"""
+        """Return whether a put of this message may return."""
         if message.done or message is self.queue[0]:
             return True
         before = itertools.takewhile(lambda each: each is not message, self.queue)
@@ -150,7 +150,7 @@ class _Line:
             await self.changed.next()
 
     def withdraw(self, message: _Message) -> None:
-        """A cancel: a message that has not begun is dropped, another completes."""
+        """Cancel a message: drop it if it has not begun, complete it if it has."""
         if message.done:
             return
         if not message.sent:
@@ -159,7 +159,7 @@ class _Line:
         self.move(message)
 
     async def take(self, most: int) -> bytes:
-        """The next 1 to ``most`` bytes that are out."""
+        """Return the next 1 to ``most`` bytes that are out."""
         while not self.out:
             if self.ended is not None:
                 raise error_of(self.ended) if self.ended else anyio.EndOfStream
@@ -173,23 +173,23 @@ class _Line:
 class MemoryStream(MessageStream, ByteStream):
     """One end of `memory_pair`: both directions, with the promises of a `Stream`.
 
-    It has what a program uses of one (`Stream` documents each): `send`, `put`,
-    `send_many`, `flush`, `send_eof`, `receive`, `receive_into`, `receive_exactly`,
-    `aclose` (without ``linger``) and `abort`; no fd, so nothing that needs one.  Every
-    call is a checkpoint.
+    It has these methods (`Stream` documents them): `send`, `put`, `send_many`, `flush`,
+    `send_eof`, `receive`, `receive_into`, `receive_exactly`, `aclose` (without
+    ``linger``) and `abort`.  It has no fd, and no method that needs one.  Every call is
+    a checkpoint.
     """
 
     def __init__(self, out: _Line, into: _Line, queue_limit: int) -> None:
         self._out = out
         self._in = into
         self._queue_limit = queue_limit
-        self._put: list[_Message] = []  # which may have failed, and nobody was told
+        self._put: list[_Message] = []  # messages put, whose errors were not raised
         self._receiving = anyio.ResourceGuard("reading from")
 
     def break_after(self, nbytes: int) -> None:
         """Break the stream, both ways, once this end has sent ``nbytes`` more bytes.
 
-        With 0 that is now.  The peer receives them, then gets StreamBroken.
+        With 0 it breaks now.  The peer receives the bytes, then gets StreamBroken.
         """
         self._out.lasts = nbytes
         self._out.move()
@@ -232,7 +232,7 @@ class MemoryStream(MessageStream, ByteStream):
             await self._raise(message)
         self._put = [each for each in self._put if each.status or not each.done]
         self._put.append(message)
-        ours: Any = (self, self._out, message)  # (what a Ticket calls, they all have)
+        ours: Any = (self, self._out, message)  # (they have what a Ticket calls)
         return Ticket(*ours)
 
     async def _raise(self, message: _Message) -> NoReturn:
@@ -300,7 +300,7 @@ class MemoryStream(MessageStream, ByteStream):
         if error is None:
             await self.aclose()
             return
-        with (  # (and the block's exception is not hidden)
+        with (  # (so as not to hide the block's exception)
             anyio.move_on_after(LINGER, shield=True),
             contextlib.suppress(StreamBroken, StreamClosed),
         ):
@@ -321,14 +321,14 @@ def memory_pair(
     pieces: int | None = None,
     queue_limit: int = QUEUE_LIMIT,
 ) -> MemoryEnds:
-    """Two streams in memory that are connected to each other, as `socketpair` has them.
+    """Return two streams in memory that are connected to each other, as `socketpair`.
 
     Each direction holds ``capacity`` bytes that were not received, then `send` waits.
-    With ``pieces`` a receive gets so many bytes at most.  ``queue_limit`` is that of
+    A receive gets at most ``pieces`` bytes.  ``queue_limit`` is that of
     `SendStream.put`.
 
     Raises:
-        ValueError: a capacity or a piece without a byte.
+        ValueError: ``capacity`` or ``pieces`` is below 1.
     """
     if capacity < 1 or (pieces is not None and pieces < 1):
         raise ValueError(

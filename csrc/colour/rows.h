@@ -18,14 +18,14 @@ enum { BLOCK = 32 };
 
 typedef struct azc_rows {
     const char *name;
-    /* Pixels to a row of luma, and to three rows of their channels. */
+    /* Turns pixels into a row of luma, and into three rows of their channels. */
     void (*luma)(const azc_yuv *how, const uint8_t *rgb, int blocks, uint8_t *y,
                  uint8_t *const channels[3]);
-    /* Two rows of channels, with a sample before the first, to one of chroma:
-     * blocks of 64 pixels.  v is not used if the two are interleaved in u. */
+    /* Turns two rows of channels, with a sample before the first, into one row of
+     * chroma; a block has 64 pixels.  v is not used if u has both, interleaved. */
     void (*chroma)(const azc_yuv *how, uint8_t *const first[3],
                    uint8_t *const second[3], int blocks, uint8_t *u, uint8_t *v);
-    /* A row of luma, and half as many of chroma, to pixels. */
+    /* Turns a row of luma, and half as many samples of chroma, into pixels. */
     void (*rgb)(const azc_yuv *how, const uint8_t *y, const uint8_t *u,
                 const uint8_t *v, int blocks, uint8_t *rgb);
 } azc_rows;

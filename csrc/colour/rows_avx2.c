@@ -1,4 +1,4 @@
-/* rows_avx2.c - for x86 with AVX2, which yuv.c asks for before it comes here. */
+/* rows_avx2.c - for x86 with AVX2; yuv.c checks that the processor has it. */
 #include "rows.h"
 
 #if defined(__x86_64__)

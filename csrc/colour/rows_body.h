@@ -1,7 +1,7 @@
 /* rows_body.h - what rows.h declares, over the operations of one simd_*.h.
  *
- * Fixed point.  To YUV: samples have 7 bits behind the point and coefficients 15.  To RGB:
- * the results have 5, and what they are made of so much that `times` leaves those.
+ * Fixed point.  To YUV: samples have 7 fractional bits and coefficients 15.  To RGB: the
+ * products of `times` have 5, and so have the results.
  */
 #include "rows.h"
 
@@ -30,7 +30,7 @@ static void luma(const azc_yuv *how, const uint8_t *rgb, int blocks, uint8_t *y,
     }
 }
 
-/* The samples of one channel where the chroma is: 16 times their sum over 8. */
+/* One channel's mean at each sample of chroma, times 128: weights add up to 8. */
 static inline words sited(const azc_yuv *how, const uint8_t *first,
                           const uint8_t *second) {
     words sum;
@@ -62,10 +62,10 @@ static void chroma(const azc_yuv *how, uint8_t *const first[3],
     }
 }
 
-/* What a pixel's first channel is made of besides luma, or its last. */
+/* How a pixel's first or last channel is made from chroma. */
 typedef struct {
     const uint8_t *chroma;
-    int second; /* of each pair, if they are interleaved */
+    int second; /* 1: the second of each pair, if u and v are interleaved */
     int16_t by, to_green;
 } channel;
 

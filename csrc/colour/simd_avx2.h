@@ -1,13 +1,13 @@
-/* simd_avx2.h - the operations of simd_plain.h, which says what they do, in AVX2.
+/* simd_avx2.h - the operations of simd_plain.h, where they are described, in AVX2.
  *
  * Most instructions work in two lanes of 16 bytes.  A `words` of a `bytes` holds
  * its items in the order of _mm256_unpacklo and -hi, which _mm256_packus undoes.
  *
  * On the way to RGB `lo` has the even pixels and `hi` the odd ones, until they are
- * joined.  So two pixels that share their chroma are at the same place, and what is
- * computed of that is the same for both, which the compiler does once.
+ * joined.  So two pixels that share their chroma are at the same place in both, and the
+ * compiler computes their chroma once.
  *
- * Its includer lets the compiler use AVX2.
+ * The file that includes this one lets the compiler use AVX2.
  */
 #ifndef SIMD_AVX2_H
 #define SIMD_AVX2_H
@@ -76,12 +76,12 @@ static inline void store_two(uint8_t *lo, uint8_t *hi, __m256i x) {
     _mm_storeu_si128((__m128i *)hi, _mm256_extracti128_si256(x, 1));
 }
 
-/* The same 16 bytes in both lanes. */
+/* 16 bytes from memory, in both lanes. */
 static inline __m256i both(const void *p) {
     return _mm256_broadcastsi128_si256(_mm_loadu_si128(p));
 }
 
-/* Of three vectors the bytes that these masks choose. */
+/* The bytes of three vectors that these masks choose. */
 static inline __m256i chosen(const __m256i from[3], const int8_t masks[3][16]) {
     __m256i of[3];
     UNROLLED

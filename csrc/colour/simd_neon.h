@@ -1,4 +1,4 @@
-/* simd_neon.h - the operations of simd_plain.h, which says what they do, in NEON. */
+/* simd_neon.h - the operations of simd_plain.h, where they are described, in NEON. */
 #ifndef SIMD_NEON_H
 #define SIMD_NEON_H
 #include <arm_neon.h>

@@ -1,5 +1,5 @@
-/* simd_plain.h - the operations that rows_body.h needs, in plain C: what they mean, and
- * what other processors run. */
+/* simd_plain.h - the operations that rows_body.h needs, in plain C.  This file describes
+ * them, and is what processors without a file of their own run. */
 #ifndef SIMD_PLAIN_H
 #define SIMD_PLAIN_H
 #include <stdint.h>
@@ -40,7 +40,7 @@ static inline void split4(const uint8_t *p, bytes channels[3]) {
 
 static inline void join3(uint8_t *p, const bytes channels[3]) { join(p, 3, channels); }
 
-/* The fourth is opaque. */
+/* The fourth channel is opaque. */
 static inline void join4(uint8_t *p, const bytes channels[3]) {
     join(p, 4, channels);
     for (int i = 0; i < 32; i++) p[4 * i + 3] = 255;
@@ -70,7 +70,7 @@ static inline words chroma_of(const uint8_t *p) {
     return y;
 }
 
-/* The same of 16 pairs: of the first (second) in each. */
+/* As chroma_of, from 16 pairs: of the first or second in each. */
 static inline words chroma_of_pairs(const uint8_t *p, int second) {
     words y;
     for (int i = 0; i < 32; i++) y.at[i] = from_grey(p[i / 2 * 2 + second]);
@@ -121,7 +121,7 @@ static inline words shifted(words x, int by) {
     return x;
 }
 
-/* As narrowed, of what `pairs` made. */
+/* As narrowed, for words in the order in which `pairs` makes them. */
 static inline bytes narrowed_pairs(words x, int shift) { return narrowed(x, shift); }
 
 #endif

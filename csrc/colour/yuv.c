@@ -1,4 +1,4 @@
-/* yuv.c - whole pictures, out of rows.h's blocks.
+/* yuv.c - whole pictures, made from rows.h's blocks.
  *
  * A row's last pixels are seldom a whole block.  They go through a block of our own, so
  * that nothing is read or written beyond the caller's memory.
@@ -13,7 +13,7 @@
 
 #include "rows.h"
 
-/* A row's channels in memory of ours, with room for a sample before the first. */
+/* Rows of channels lie in our own memory, with room before the first sample. */
 enum { BEFORE = 32, BEHIND = 2 * BLOCK };
 
 static const azc_rows *_Atomic rows;
@@ -59,7 +59,7 @@ static void luma_row(const azc_yuv *how, const uint8_t *rgb, uint8_t *y,
         rows->luma(how, pixels, 1, samples, behind);
         memcpy(y + done, samples, left);
     }
-    for (int c = 0; c < 3; c++) { /* the picture's edges go on */
+    for (int c = 0; c < 3; c++) { /* repeat the picture's edges */
         channels[c][-1] = channels[c][0];
         channels[c][how->width] = channels[c][how->width - 1];
     }

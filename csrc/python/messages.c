@@ -1,4 +1,4 @@
-/* messages.c - Python's buffers, looked at in few instructions. */
+/* messages.c - Python's buffers, handled in few instructions. */
 #include <pyconfig.h>
 
 #ifndef Py_GIL_DISABLED
@@ -11,18 +11,18 @@
 #include "azc.h"
 #include "python/messages.h"
 
-enum { COPY_UP_TO = 4 << 10 }; /* bytes: below, a copy is cheaper than a pin */
+enum { COPY_UP_TO = 4 << 10 }; /* bytes up to which a copy is cheaper than a pin */
 
-/* An attribute of memoryviews.  Asking its descriptor takes half as long as asking for it
- * by its name. */
+/* An attribute of memoryviews.  To ask its descriptor takes half as long as a look-up by
+ * name. */
 typedef struct attribute {
     PyObject *descriptor;
     descrgetfunc get;
 } attribute;
 
 static attribute obj, nbytes, itemsize;
-static PyObject *nothing; /* no bytes */
-/* (interned: each new string for a name would stay in Python's cache of methods) */
+static PyObject *nothing; /* b"" */
+/* (interned, since each new string for a name would stay in Python's cache of methods) */
 static PyObject *pop_name, *release_name;
 
 static bool find(attribute *it, const char *name) {
@@ -33,12 +33,12 @@ static bool find(attribute *it, const char *name) {
     return true;
 }
 
-/* NULL, with an exception: the memoryview was released. */
+/* Returns NULL, with an exception, if the memoryview was released. */
 static PyObject *ask(const attribute *it, PyObject *view) {
     return it->get(it->descriptor, view, (PyObject *)&PyMemoryView_Type);
 }
 
-/* -1, with an exception: the same. */
+/* Returns -1, with an exception, if the memoryview was released. */
 static Py_ssize_t number(const attribute *it, PyObject *view) {
     PyObject *found = ask(it, view);
     Py_ssize_t n = found ? PyLong_AsSsize_t(found) : -1;
@@ -46,18 +46,18 @@ static Py_ssize_t number(const attribute *it, PyObject *view) {
     return n;
 }
 
-/* Of whose memory it is: a memoryview's is that of another object. */
+/* The type of the object that owns the memory; for a memoryview another object does. */
 static PyTypeObject *owner_type(PyObject *message) {
     PyTypeObject *type = Py_TYPE(message);
     if (type != &PyMemoryView_Type) return type;
     PyObject *owner = ask(&obj, message);
     if (!owner) return NULL;
     type = Py_TYPE(owner);
-    Py_DecRef(owner); /* (the memoryview has it, too) */
+    Py_DecRef(owner); /* (the memoryview keeps it alive) */
     return type;
 }
 
-/* (A set would ask for the type's hash, which a metaclass of the program's may make.) */
+/* (A set would need the type's hash, which a metaclass of the program may compute.) */
 static bool is_steady(PyObject *steady, const PyTypeObject *type) {
     for (Py_ssize_t i = PyTuple_Size(steady) - 1; i >= 0; i--)
         if ((PyTypeObject *)PyTuple_GetItem(steady, i) == type) return true;
@@ -68,14 +68,14 @@ static Py_ssize_t total_of(PyObject *messages, PyObject *steady) {
     bool is_list = PyList_CheckExact(messages);
     if (!is_list && !PyTuple_CheckExact(messages)) return -1;
     Py_ssize_t count = is_list ? PyList_Size(messages) : PyTuple_Size(messages);
-    const PyTypeObject *known = NULL; /* the one that was looked up last */
+    const PyTypeObject *known = NULL; /* the type that was looked up last */
     Py_ssize_t total = 0;
     for (Py_ssize_t i = 0; i < count && total >= 0; i++) {
         PyObject *one = PySequence_GetItem(messages, i);
         const PyTypeObject *type = one ? owner_type(one) : NULL;
         bool is_known = type && (type == known || is_steady(steady, type));
         Py_ssize_t n = is_known ? PyObject_Size(one) : -1;
-        total = n < 0 ? -1 : total + n; /* (-1 also: it has no dimension) */
+        total = n < 0 ? -1 : total + n; /* (-1 also for a view without dimensions) */
         known = type;
         Py_DecRef(one);
     }
@@ -88,7 +88,7 @@ static PyObject *steady_total(PyObject *steady, PyObject *messages) {
     return PyLong_FromSsize_t(total);
 }
 
-/* How many bytes of it may be copied in user space; or -1. */
+/* The size of the message if it may be copied in user space; else -1. */
 static Py_ssize_t steady_size(PyObject *message, PyObject *steady) {
     const PyTypeObject *type = Py_TYPE(message);
     if (type == &PyByteArray_Type) return PyObject_Size(message);
@@ -97,8 +97,8 @@ static Py_ssize_t steady_size(PyObject *message, PyObject *steady) {
     return owner && is_steady(steady, owner) ? number(&nbytes, message) : -1;
 }
 
-/* Of the stable ABI for good, though they are deprecated, and newer headers leave them
- * out: the limited API of 3.10 has no others that tell where memory is. */
+/* These are deprecated, and newer headers omit them, but they stay in the stable ABI.
+ * The limited API of 3.10 has no other functions that return a buffer's address. */
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 PyAPI_FUNC(int) PyObject_AsReadBuffer(PyObject *, const void **, Py_ssize_t *);
 PyAPI_FUNC(int) PyObject_AsWriteBuffer(PyObject *, void **, Py_ssize_t *);
@@ -109,7 +109,7 @@ static bool holds_bytes(PyObject *memory) {
     return is_view && number(&itemsize, memory) == 1;
 }
 
-/* NULL, without an exception: it is not to be copied here. */
+/* Returns NULL, without an exception, if the message should not be copied here. */
 static PyObject *small_copy(PyObject *message, PyObject *steady) {
     Py_ssize_t n = steady_size(message, steady);
     PyObject *copy = NULL;
@@ -119,11 +119,11 @@ static PyObject *small_copy(PyObject *message, PyObject *steady) {
 }
 
 static PyObject *none(void) {
-    Py_IncRef(Py_None); /* (the macro of some versions leaves it out) */
+    Py_IncRef(Py_None); /* (Py_RETURN_NONE of some versions omits this) */
     return Py_None;
 }
 
-/* Bytes, a copy, or a memoryview that keeps the memory where it is; or NULL. */
+/* Returns bytes, a copy, or a memoryview that keeps the memory where it is; or NULL. */
 static PyObject *kept(PyObject *message, PyObject *steady) {
     if (PyBytes_CheckExact(message)) {
         Py_IncRef(message);
@@ -134,8 +134,9 @@ static PyObject *kept(PyObject *message, PyObject *steady) {
     return holds_bytes(message) ? PyMemoryView_FromObject(message) : NULL;
 }
 
-/* Without the GIL.  What keeps the memory is in `views` before C could queue it, and the
- * caller's until C has answered: another thread may learn that it is over, and empty them. */
+/* Releases the GIL.  The keeper of the memory is in `views` before C can queue the message.
+ * Another thread may empty `views` at the end of the operation, so the caller has its own
+ * reference until C returns. */
 static int send(PyObject *const *given, const void *data, Py_ssize_t n) {
     azc_id channel = PyLong_AsUnsignedLongLong(given[0]);
     uint64_t token = PyLong_AsUnsignedLongLong(given[1]);
@@ -163,7 +164,7 @@ static PyObject *send_kept(PyObject *const *given, PyObject *keeper) {
     } else {
         found = PyObject_AsReadBuffer(keeper, &data, &n) == 0;
     }
-    /* The operation is another message's, until that is noted? */
+    /* A message sent meanwhile (by a signal handler, say) may have the operation. */
     bool is_free = found && PyList_GetItem(given[2], 0) == Py_None;
     if (!is_free || !keep(given[2], keeper)) {
         PyErr_Clear(); /* (`pin` will say what is wrong) */
@@ -214,7 +215,8 @@ static bool is_pin(PyObject *view) {
     return view != Py_None && !PyBytes_CheckExact(view) && !PyTuple_Check(view);
 }
 
-/* (Without the GIL another thread's memoryview would not end with its last reference.) */
+/* (Calls release(): on a free-threaded Python another thread's memoryview might not end
+ * with its last reference.) */
 static PyObject *unpin(PyObject *release, PyObject *views) {
     PyObject *view;
     for (; (view = PyObject_CallMethodObjArgs(views, pop_name, NULL)); PyErr_Clear()) {
@@ -224,7 +226,7 @@ static PyObject *unpin(PyObject *release, PyObject *views) {
             Py_DecRef(PyObject_CallFunctionObjArgs(release, view, NULL));
         Py_DecRef(view);
     }
-    PyErr_Clear(); /* none is left */
+    PyErr_Clear(); /* (pop: the list is empty) */
     return none();
 }
 

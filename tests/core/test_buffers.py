@@ -231,7 +231,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "closed mapping": (_closed(), ValueError, "closed"),
     "transposed tensor": (Tensor(SQUARE.T), BufferError, "ascontiguousarray"),
     "tensor of a device": (Tensor(SQUARE, CUDA), BufferError, r"copy .*tensor.cpu\("),
-    "tensor that refuses": (_Refusing(SQUARE), BufferError, "had: requires grad"),
+    "tensor that refuses": (_Refusing(SQUARE), BufferError, "usable: requires grad"),
 }
 
 

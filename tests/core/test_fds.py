@@ -255,8 +255,8 @@ def test_a_message_whose_files_the_kernel_refuses(loop: str) -> None:
     status, said, complained = scripts.finish(process)
     assert (status, complained) == (0, "")
     assert said.splitlines() == [
-        "too many fds are on their way; nothing was sent",
-        "too many fds are on their way; nothing was sent",
+        "too many fds are in flight; nothing was sent",
+        "too many fds are in flight; nothing was sent",
         "as before",
     ]
 

@@ -129,7 +129,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("code", "why"),
         [
-            (errno.EAGAIN, "no thread can be had"),
+            (errno.EAGAIN, "no thread can start"),
             (errno.EMFILE, os.strerror(errno.EMFILE)),
             (errno.ENOMEM, os.strerror(errno.ENOMEM)),
             (errno.EINVAL, os.strerror(errno.EINVAL)),

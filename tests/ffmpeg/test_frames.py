@@ -174,7 +174,7 @@ def test_bytes_with_a_size() -> None:
         (lambda: to_yuv420p(bytes(12), bytearray(5), size=(2, 2)), "6 bytes, not 5"),
         (lambda: to_rgb(bytes(7), (2, 2)), "2x2 yuv420p has 6 bytes, not 7"),
         (lambda: to_rgb(bytes(6), (2, 2), bytearray(11)), "12 bytes, not 11"),
-        (lambda: to_rgb(bytes(6), (0, 2)), "a picture of 0x2 has no pixels"),
+        (lambda: to_rgb(bytes(6), (0, 2)), "sides must be from 1 to 32768, not 0x2"),
         (lambda: to_rgb(bytes(6), (2, 2), source="yuv444p"), "unknown YUV format"),
         (lambda: Colour("bt470"), "unknown matrix"),  # type: ignore[arg-type]
         (lambda: Colour(chroma="top"), "chroma must be"),  # type: ignore[arg-type]

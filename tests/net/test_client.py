@@ -299,7 +299,7 @@ def test_addresses(address: str, expected: tuple[str, int | None]) -> None:
     [
         ("127.0.0.1", "'127.0.0.1' has no port: write HOST:PORT"),
         ("example.org", "has no port"),
-        ("frames.sock", r"\./ in front"),
+        ("frames.sock", r"put \./ before"),
         (":80", "has no port"),
         ("tcp://127.0.0.1:80", "leave out the ...://"),
         ("127.0.0.1:70000", "port must be"),

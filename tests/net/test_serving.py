@@ -529,7 +529,7 @@ async def test_who_shows_no_token_makes_room(
                     await silent.receive()
                 assert server.connections == 2
     assert server.refused == 2
-    assert caplog.messages[0] == "refused 127.0.0.1: it only waited, and others came"
+    assert caplog.messages[0] == "refused 127.0.0.1: it waited, and others need room"
 
 
 @pytest.mark.every_loop
@@ -573,7 +573,7 @@ async def test_a_full_server_sees_an_address_only_so_often(
                 await until(partial(is_refused, max(0, number - 2)))
             said = [text for text in caplog.messages if text.startswith("refused")]
             other, too_often = said[:2]
-            assert other == "refused 127.0.0.7: it only waited, and others came"
+            assert other == "refused 127.0.0.7: it waited, and others need room"
             assert too_often == f"refused 127.0.0.7: {serving._TOO_OFTEN}"
             crowd.close()
         await until(lambda: server.connections == 0)

@@ -317,7 +317,7 @@ async def test_path_of_somebody_else(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as stream:
         stream.bind(str(tmp_path / "stream"))
         stream.listen()
-        with pytest.raises(OSError, match="what listens there is no ring"):
+        with pytest.raises(OSError, match="the socket there is not that of a ring"):
             await azc.shm.connect_ring(tmp_path / "stream")
 
 
@@ -393,9 +393,9 @@ async def test_capacity_that_this_machine_has_not(tmp_path: Path) -> None:
 # ---- a hostile peer of a ring that runs ---------------------------------------------
 
 
-NO_INDEX = "an index that cannot be"
-NO_RECORD = "no record where one has to begin"
-LONG = "longer than what was sent"
+NO_INDEX = "an impossible index"
+NO_RECORD = "no record where one must begin"
+LONG = "longer than the bytes sent"
 LIES: dict[str, tuple[Callable[[Peer], object], str]] = {
     "far": (lambda peer: peer.put(INDEX_OF_PRODUCER, SMALL + 64), NO_INDEX),
     "odd": (lambda peer: peer.put(INDEX_OF_PRODUCER, 65), NO_INDEX),
