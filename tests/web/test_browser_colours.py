@@ -23,6 +23,7 @@ from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.ffmpeg import Writer
 from aiozerocopy.frames import Colour
+from aiozerocopy.web import h264
 
 __all__ = ["ffmpeg", "quick_ffmpeg"]
 pytestmark = [
@@ -186,3 +187,37 @@ async def test_the_viewer_shows_what_was_drawn(
                 seen.append(await page.tell(LOOK_AT_VIEWER))
         await page.open("about:blank")
     assert off(seen) <= NEAR, seen
+
+
+CORNERS = [[40, 60, 80], [200, 60, 80], [40, 180, 80], [200, 180, 80]]
+LOOK_AT_CORNERS = """[[1, 1], [3, 1], [1, 3], [3, 3]].map(([x, y]) => {
+    const canvas = document.getElementById("picture");
+    const context = new OffscreenCanvas(2, 2).getContext("2d");
+    context.drawImage(canvas, -x * canvas.width / 4, -y * canvas.height / 4);
+    return [...context.getImageData(0, 0, 1, 1).data].slice(0, 3);
+})"""
+
+
+@pytest.mark.parametrize("size", [(642, 362), (641, 361)], ids=str)
+@pytest.mark.parametrize("by", ["webgl", "2d"])
+async def test_half_the_size_fills_the_canvas(
+    browser: chromium.Browser,
+    by: str,
+    size: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(h264, "HALVED", 0)
+    width, height = size
+    picture = np.empty((height, width, 3), np.uint8)
+    for number, colour in enumerate(CORNERS):
+        rows = slice(height // 2, None) if number > 1 else slice(height // 2)
+        columns = slice(width // 2, None) if number % 2 else slice(width // 2)
+        picture[rows, columns] = colour
+    page = chromium.Page(browser)
+    async with Broadcast() as hub, web.serve(hub, modes=["h264"]) as server:
+        async with chromium.publishing(hub, picture, "rgb24"):
+            await page.open(f"{server.url}?painter={by}")
+            await page.until("viewer.sequence > 0")
+            seen = await page.tell(LOOK_AT_CORNERS)
+        await page.open("about:blank")
+    assert np.abs(np.subtract(seen, CORNERS)).max() <= 2 * NEAR, seen

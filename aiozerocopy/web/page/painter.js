@@ -47,6 +47,12 @@ function planesOf(width, height, bytes) {
   };
 }
 
+// The part of a side of the source that is the picture: H.264 knows no odd sizes, and for
+// a slow link the source has half the size.
+function used(size, sourceSize) {
+  return (sourceSize < size ? size / 2 : size) / sourceSize;
+}
+
 class GlPainter {
   constructor(canvas) {
     this.canvas = canvas;
@@ -120,11 +126,10 @@ class GlPainter {
     gl.uniform1f(this.chromaHeight, height / 2 / down);
   }
 
-  // The source may be larger than the picture: H.264 knows no odd sizes.
   image(source, width, height, sourceWidth = width, sourceHeight = height) {
     const gl = this.gl;
     gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA, gl.RGBA, gl.UNSIGNED_BYTE, source);
-    this.draw(width, height, 0, width / sourceWidth, height / sourceHeight);
+    this.draw(width, height, 0, used(width, sourceWidth), used(height, sourceHeight));
   }
 
   draw(width, height, order, partX, partY) {
@@ -183,9 +188,11 @@ class FlatPainter { // where there is no WebGL, or none that is fast
       }
   }
 
-  image(source, width, height) {
+  image(source, width, height, sourceWidth = width, sourceHeight = height) {
     this.fit(width, height);
-    this.context.drawImage(source, 0, 0);
+    const right = sourceWidth * used(width, sourceWidth);
+    const bottom = sourceHeight * used(height, sourceHeight);
+    this.context.drawImage(source, 0, 0, right, bottom, 0, 0, width, height);
   }
 }
 
