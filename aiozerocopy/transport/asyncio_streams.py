@@ -1,5 +1,5 @@
-"""open_connection, start_server and their like: asyncio's streams over transports of
-ours."""
+"""open_connection, start_server and similar functions: asyncio's streams over our
+transports."""
 
 from __future__ import annotations
 
