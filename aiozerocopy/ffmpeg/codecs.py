@@ -193,7 +193,7 @@ def chosen(
             if value is not None:
                 whose = codec or "an encoder that FFmpeg chooses"
                 raise ValueError(
-                    f"{word}= is not known for {whose}: use its own options=[...]"
+                    f"{word}= is not known for {whose}: give its own as options"
                 )
         return Choice(codec)
     if quality is not None and bitrate is not None:
@@ -290,7 +290,7 @@ async def encoder_for(container: str, codec: str | None, ffmpeg: str) -> str | N
     if codec is None:
         return None
     close = difflib.get_close_matches(codec, available, n=3)
-    hint = f": did you mean {' or '.join(close)}?" if close else ""
+    hint = f": did you mean {' or '.join(close)}?" if close else " (see -encoders)"
     raise ValueError(f"{ffmpeg} has no encoder {codec!r}{hint}")
 
 

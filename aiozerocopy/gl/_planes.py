@@ -182,4 +182,4 @@ def _pack(row: int) -> int:
 def _one_of(name: str, value: object, allowed: object) -> None:
     names = list(allowed)  # type: ignore[call-overload]
     if value not in names:
-        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(names)}")
+        raise ValueError(f"{name} must be one of {', '.join(names)}, not {value!r}")
