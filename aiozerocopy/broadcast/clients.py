@@ -143,7 +143,7 @@ class Client:
         ):
             await self._change.next()
 
-    # -- what the hub does with it ------------------------------------------------
+    # -- for the hub --------------------------------------------------------------
 
     def _hold(self, is_held: bool) -> None:
         """Hold frames back, as if the stream had no room; or send them again."""
@@ -222,7 +222,7 @@ class Client:
         self._tell("sent", message.sequence)
 
     def _advance(self) -> None:
-        """Nothing is in flight: send what waits, and wake the tasks that wait."""
+        """Send the frames that wait, as nothing is in flight; wake waiting tasks."""
         while self._pending and not (self._current or self._is_held or self.closed):
             self._send(self._pending.pop())
         self._change.happen()

@@ -37,7 +37,7 @@ _ALIGN = 64  # bytes: where the copied payload begins, behind header and metadat
 
 
 def wire(published: Published) -> Sequence[Any]:
-    """The wire format of `framing`: what a `FrameReceiver` receives."""
+    """Encode in the wire format of `framing`, for a `FrameReceiver`."""
     return published.wire
 
 

@@ -124,7 +124,7 @@ def kernel() -> Seen:
     of_linux=True,
 )
 def pipe_size() -> Seen:
-    """How large a pipe may be, and how large the kernel made one."""
+    """How large may a pipe be, and how large did the kernel make one?"""
     limit = int(Path("/proc/sys/fs/pipe-max-size").read_text())
     with _own_pipe() as (_, writer):
         granted = _grow_pipe(writer, limit)
@@ -307,7 +307,7 @@ print(f"{context.info['GL_RENDERER']}, OpenGL {version // 100}.{version % 100 //
 """
 
 
-# --- what the probes share ----------------------------------------------------
+# --- helpers of the probes ----------------------------------------------------
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     Path = str | os.PathLike[str]
 
-TIMEOUT = 60.0  # seconds that FFmpeg may do nothing while somebody waits for it
+TIMEOUT = 60.0  # seconds for which FFmpeg may do nothing while we wait for it
 
 
 class Writer(Video):
@@ -306,7 +306,7 @@ class Writer(Video):
             raise StreamClosed("the video was closed")
         return self._running
 
-    # -- what is known ------------------------------------------------------------
+    # -- properties ---------------------------------------------------------------
 
     @property
     def layout(self) -> Layout:

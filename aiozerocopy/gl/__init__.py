@@ -5,7 +5,7 @@ A `Readback` has ``depth`` pixel-pack buffers.  Each is in one of these states:
 =========  =======================================================  ===============
 state      what it means                                            goes on when
 =========  =======================================================  ===============
-idle       nobody needs it                                          ``submit``
+idle       no frame or picture uses it                              ``submit``
 reading    the GPU fills it; its fence has not been passed          the fence passed
 leased     a `Picture`, or a view or array made of it, is alive     all are gone
 =========  =======================================================  ===============

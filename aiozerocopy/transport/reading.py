@@ -221,7 +221,7 @@ class Reading(asyncio.Transport):
             self._lose(error)
 
     def _end_reading(self) -> None:
-        """The peer sends no more: close, unless the protocol wants to go on writing."""
+        """Close, as the peer sends no more; unless the protocol wants to write on."""
         self._has_ended = True
         self._stop()
         if not self._protocol.eof_received():
@@ -297,6 +297,6 @@ class Reading(asyncio.Transport):
         self._is_buffered = isinstance(protocol, asyncio.BufferedProtocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """The protocol that is called; None once connection_lost was."""
+        """Return the protocol; None once connection_lost was called."""
         protocol: asyncio.BaseProtocol = self._protocol
         return protocol

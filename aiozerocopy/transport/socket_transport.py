@@ -310,7 +310,7 @@ class SocketTransport(Reading):
     # -- flow control -------------------------------------------------------------
 
     def get_write_buffer_size(self) -> int:
-        """How many bytes are queued here; the kernel may have more."""
+        """Return how many bytes are queued here; the kernel may have more."""
         return self._out.stats().queued_bytes
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
