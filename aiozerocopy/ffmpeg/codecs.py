@@ -193,7 +193,7 @@ def chosen(
             if value is not None:
                 whose = codec or "an encoder that FFmpeg chooses"
                 raise ValueError(
-                    f"{word}= is not known for {whose}: give its own as options"
+                    f"{word}= is not known for {whose}: give its own in options=[...]"
                 )
         return Choice(codec)
     if quality is not None and bitrate is not None:

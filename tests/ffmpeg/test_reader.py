@@ -599,7 +599,7 @@ def test_times(time: Any, microseconds: int) -> None:
             ({"source": source}, "input arguments end with '-i' and a name")
             for source in ([], ["a.mp4"], ["-i", "a.mp4", "b.mp4"])
         ),
-        ({"size": (0, 1)}, "no pixels"),
+        ({"size": (0, 1)}, "at least 1x1"),
         ({"fps": -1}, "positive"),
         ({"slots": 0}, "slot"),
         ({"start": -1}, "start must be at least 0, not -1"),
