@@ -101,7 +101,7 @@ def _parser() -> Parser:
         action="store_true",
         help="copy only what the X server reports as changed",
     )
-    add("--quality", choices=QUALITIES, help="(default: the encoder's own)")
+    add("--quality", choices=QUALITIES, help="quality (default: the encoder's own)")
     return parser
 
 

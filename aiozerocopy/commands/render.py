@@ -47,7 +47,7 @@ def _parser() -> Parser:
     rate.add_argument(
         "--quality",
         choices=QUALITIES,
-        help="the picture's quality (default: the encoder's own)",
+        help="quality, instead of a --bitrate (default: the encoder's own)",
     )
     parser.add_argument(
         "--preset",

@@ -216,7 +216,7 @@ def _names_in(certificate: Path, server: ssl.SSLContext) -> list[str]:
 def _parser() -> Parser:
     parser = Parser(
         prog="aiozerocopy serve",
-        description="Show a scene, the screen, or anything that FFmpeg reads to "
+        description="Show a scene, the screen, or anything that FFmpeg reads, to "
         "browsers (--web; port 8000 without --web, --tcp and --unix) and to programs "
         "such as aiozerocopy view (--tcp, --unix). Each viewer gets the newest whole "
         "frame; a slow viewer misses frames, and does not slow the others. A video "

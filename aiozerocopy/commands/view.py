@@ -206,7 +206,7 @@ def _parser() -> Parser:
         type=words,
         const=shlex.split(FFPLAY),
         metavar="COMMAND",
-        help="pipe the raw frames to this, with {size} and {pix_fmt} filled in "
+        help="pipe the raw frames to COMMAND, with {size} and {pix_fmt} filled in "
         "(default: ffplay)",
     )
     add(

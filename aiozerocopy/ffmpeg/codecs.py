@@ -290,7 +290,7 @@ async def encoder_for(container: str, codec: str | None, ffmpeg: str) -> str | N
     if codec is None:
         return None
     close = difflib.get_close_matches(codec, available, n=3)
-    hint = f": did you mean {' or '.join(close)}?" if close else " (see -encoders)"
+    hint = f": did you mean {' or '.join(close)}?" if close else ": see its -encoders"
     raise ValueError(f"{ffmpeg} has no encoder {codec!r}{hint}")
 
 

@@ -221,7 +221,7 @@ class Reading(asyncio.Transport):
             self._lose(error)
 
     def _end_reading(self) -> None:
-        """Close, as the peer sends no more; unless the protocol wants to write on."""
+        """Close, as the peer sends no more, unless the protocol goes on writing."""
         self._has_ended = True
         self._stop()
         if not self._protocol.eof_received():
