@@ -4,18 +4,17 @@ How a frame travels
     `Broadcast.publish` takes it: a pool frame is leased, ``bytes`` are referred to, any
     other array is copied once.  Each encoding in use (a function of the frame) is made
     once: a `Message`, which all clients that use it share.  A client whose stream takes
-    the message at once costs one system call and no task switch; another one queues it
-    as its policy says, and goes on when its stream has room.
+    the message at once costs one system call and no task switch; other clients queue it
+    as their policies say, and continue when their streams have room.
 
-    An encoder that takes its time is an async function, and runs beside all that: one
-    frame at a time, the newest that there is.  See `encodings`.
+    A slow encoder is an async function that runs in the background, on one frame at a
+    time: always the newest.  See `encodings`.
 
 What a slow client holds
-    Only the newest two frames are ever borrowed.  When a frame is published, the unsent
-    rest of an older one is copied in C, and what else is queued of older ones is copied
-    once for all.  So a stuck client holds no slot of a pool, and memory for one frame
-    and what its own policy allows to queue.  An encoder that takes its time borrows the
-    frame it is at, older as it may be.
+    Only the newest two frames are borrowed.  Publishing a frame copies each older frame
+    that a client still needs, once for all clients.  So two frames later a stuck client
+    holds no slot of a pool, only memory for the frame in flight and for those that its
+    policy allows to queue.  A slow encoder borrows its frame, however old that is.
 
 Everything here runs in the event loop's thread.
 

@@ -1,8 +1,8 @@
 """The clients of a broadcast: one `Client` for each stream, fast, slow or stuck.
 
-A client has at most one message in flight; what comes meanwhile waits, or is dropped,
-as its policy says.  Only whole frames are ever dropped, and after that everything up to
-the next frame that can be decoded without those before it.
+A client has at most one message in flight; its policy says whether later frames wait or
+are dropped.  Only whole frames are dropped, and with a frame all that follow it up to
+the next key frame: one that can be decoded without those before it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 Policy: TypeAlias = Literal["latest", "drop_oldest", "block", "disconnect"]
 Event: TypeAlias = Literal["sent", "dropped", "closed"]
 
-# What may be queued behind the frame in flight: frames, for "disconnect" bytes.
+# Default limits of what waits behind the frame in flight: in frames, or in bytes for
+# "disconnect".
 LIMITS: dict[Policy, int] = {
     "latest": 1,
     "drop_oldest": 8,
@@ -53,14 +54,14 @@ class ClientTooSlow(StreamBroken):
 
 @dataclass(frozen=True)
 class ClientStats:
-    """What a client got so far, and what waits for it."""
+    """Counters of a client: what it got so far, and what waits for it."""
 
-    sent: int  # frames that are out
+    sent: int  # frames that were sent completely
     dropped: int
     queued: int  # frames that wait, the one in flight included
     bytes_sent: int
-    age_ns: int  # of the last frame that was sent, when it was out
-    waiting_ns: int  # how long the frame in flight has been on its way
+    age_ns: int  # of the last frame that was sent, when it was sent completely
+    waiting_ns: int  # how long the frame in flight has been in flight
 
 
 class Client:
@@ -86,20 +87,20 @@ class Client:
         self.policy = policy
         self.encode = encode
         self._failure: Failure[Exception] | None = None  # why it was disconnected
-        self._forget = forget  # tells the hub that this is a client no more
+        self._forget = forget  # removes this client from the hub
         self.stream: ByteSendStream = stream
         self._limit = LIMITS[policy] if limit is None or policy == "latest" else limit
         self._deadline = deadline
         self._on_event = on_event
         self._pending: FrameQueue[Message] = FrameQueue()
         self._current: Message | None = None  # in flight
-        self._since = 0.0  # when that began
-        self._last_offered = -1  # its sequence
+        self._since = 0.0  # when the message in flight was begun
+        self._last_offered = -1  # the sequence of the last message
         self.closed: bool = False
         self._change = Change()  # a frame has left, a frame came, or it was closed
         self._dropped = 0
         self._is_held = False
-        self._seat = Seat()  # which counts what was sent
+        self._seat = Seat()  # counts what was sent
 
     @property
     def stats(self) -> ClientStats:
@@ -121,7 +122,7 @@ class Client:
         return None if self._failure is None else self._failure.again()
 
     def detach(self) -> None:
-        """Send no more.  What has begun completes; frames that wait are dropped."""
+        """Send no more: the frame in flight completes, frames that wait are dropped."""
         if not self.closed:
             self._end()
         self._stop_borrowing()
@@ -129,8 +130,8 @@ class Client:
     async def wait_closed(self) -> None:
         """Return when the client was detached, or disconnected: see ``error``.
 
-        What a server's handler does with a client.  A stream that is not ours (TLS) is
-        fed by this very call: without it, nothing is sent there.
+        A server's handler awaits this.  A stream that is not a `SendStream`, such as
+        TLS, is fed by this call: without it, nothing is sent there.
         """
         while not self.closed:
             await self._change.next()
@@ -142,10 +143,10 @@ class Client:
         ):
             await self._change.next()
 
-    # -- what the hub does with it ------------------------------------------------
+    # -- for the hub --------------------------------------------------------------
 
     def _hold(self, is_held: bool) -> None:
-        """Let frames wait, as if the stream had no room; or let them go again."""
+        """Hold frames back, as if the stream had no room; or send them again."""
         self._is_held = is_held
         if is_held:
             self._seat.leave()
@@ -154,16 +155,16 @@ class Client:
 
     @property
     def _is_full(self) -> bool:
-        """Must `publish` wait for it?"""
+        """Must `publish` wait for this client?"""
         return self.policy == "block" and len(self._pending) >= self._limit
 
     def _offer(self, message: Message) -> None:
-        """Send it now, or queue it."""
+        """Send the message now, or queue it."""
         if self._takes(message):
             self._send(message)
 
     def _takes(self, message: Message) -> bool:
-        """Is it to be sent now?  If not, it was queued or dropped."""
+        """Is the message to be sent now?  If not, it was queued or dropped."""
         if self.closed or message.sequence <= self._last_offered:
             return False
         self._last_offered = message.sequence
@@ -176,7 +177,7 @@ class Client:
         return False
 
     async def _offer_in_time(self, message: Message, started: float) -> None:
-        """`_offer` it when there is room; disconnect it after the deadline."""
+        """`_offer` when the queue has room; disconnect the client at the deadline."""
         deadline = math.inf if self._deadline is None else started + self._deadline
         with anyio.CancelScope(deadline=deadline):
             while self._is_full and not self.closed:
@@ -198,30 +199,30 @@ class Client:
                 self._fail(ClientTooSlow(f"{queued:,} bytes were queued"))
         elif self.policy != "block":
             self._drop(*self._pending.drop_to(self._limit))
-        for waiting in self._pending:  # it and the one before may stay in their slots
+        for waiting in self._pending:  # the newest two frames may stay in their slots
             if waiting.sequence < message.sequence - 1:
                 waiting.keep()
 
     def _drop(self, *frames: Message | Published) -> None:
-        """It does not get these frames."""
+        """Count frames that the client does not get."""
         for frame in frames:
             self._dropped += 1
             self._tell("dropped", frame.sequence)
 
     def _send(self, message: Message) -> None:
-        """Give it to the stream; `_note_sent` is called at once or later."""
+        """Give the message to the stream; `_note_sent` is called at once or later."""
         raise NotImplementedError
 
     def _stop_borrowing(self) -> None:
-        """Borrow nothing any more for the frame in flight."""
+        """Borrow no memory any more for the frame in flight."""
 
     def _note_sent(self, message: Message, now: int) -> None:
-        """It was sent as a whole, by the clock of `time.monotonic_ns`."""
+        """Count a message that was sent completely at ``now`` (`time.monotonic_ns`)."""
         self._seat.count(message.nbytes, now - message.published_ns)
         self._tell("sent", message.sequence)
 
     def _advance(self) -> None:
-        """Nothing is in flight: send what waits, and wake the tasks that wait."""
+        """Send the frames that wait, as nothing is in flight; wake waiting tasks."""
         while self._pending and not (self._current or self._is_held or self.closed):
             self._send(self._pending.pop())
         self._change.happen()
@@ -253,7 +254,7 @@ class Client:
             return
         try:
             self._on_event(self, event, sequence)
-        except Exception:  # (kept by a logger, it would keep the frame's memory)
+        except Exception:  # (a logger could keep it, and so the frame's memory)
             told = traceback.format_exc()
             log.error("the hook of a broadcast's client failed:\n%s", told)
 
@@ -263,7 +264,7 @@ class Client:
 
 
 class FedClient(Client):
-    """Over a stream that is not ours, such as TLS: `wait_closed` sends copies to it."""
+    """A client over a stream that is not ours (TLS): `wait_closed` sends it copies."""
 
     _scope: anyio.CancelScope | None = None
 
@@ -276,7 +277,7 @@ class FedClient(Client):
         self._change.happen()
 
     def _send(self, message: Message) -> None:
-        message.keep()  # so nothing is borrowed
+        message.keep()  # so that nothing is borrowed
         self._current, self._since = message, time.monotonic()
 
     async def wait_closed(self) -> None:
@@ -295,9 +296,7 @@ class FedClient(Client):
         except Exception as error:
             self._fail(error)
         except BaseException:
-            self._fail(
-                StreamBroken("a frame was cut off: whoever fed it was cancelled")
-            )
+            self._fail(StreamBroken("a frame was cut off: wait_closed() was cancelled"))
             raise
         finally:
             self._current = None

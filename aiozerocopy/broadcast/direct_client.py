@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 
 class DirectClient(Client):
-    """Over a stream of ours: the queue in C takes the message; no task is needed.
+    """A client over a stream of ours: the queue in C takes the message, without a task.
 
-    Its seat is taken while nothing is in flight there: see `Lineup`.
+    Its seat is taken while nothing is in flight: see `Lineup`.
     """
 
     stream: SendStream
     _operation: Operation | None = None  # of the message in flight
-    _holds_slot = False  # it may still read the memory that was published
+    _holds_slot = False  # the operation may still read the published memory
     _instead: Message | None = None  # what the operation may become in `_go_on`
 
     def _send(self, message: Message) -> None:
         send([self], message)
 
     def _takes_seat(self, message: Message) -> bool:
-        """Be ready for a message; if the stream takes none, disconnect."""
+        """Get ready for a message; disconnect if the stream takes none."""
         stream = self.stream
         try:
             port = stream._enter().port
@@ -51,7 +51,7 @@ class DirectClient(Client):
         return True
 
     def _is_in_step(self, waiter: Waiter, offered: int) -> bool:
-        """Has it got what all were offered, and does the next frame go there, too?
+        """Can the client be sent the next frame together with all others?
 
         A newcomer may be ahead of the others, or have to wait for a key frame.
         """
@@ -86,12 +86,12 @@ class DirectClient(Client):
         self._advance()
 
     def _is_behind(self, sequence: int) -> bool:
-        """Does it still borrow the memory of a frame before this one?"""
+        """Does the client still borrow the memory of a frame before ``sequence``?"""
         current = self._current
         return self._holds_slot and current is not None and current.sequence < sequence
 
     def _note_move(self) -> None:
-        """The frame in flight, if it had not begun, became the newest, which waited."""
+        """Note if C has replaced the frame in flight by the newest, which waited."""
         newest, self._instead = self._instead, None
         operation, current = self._operation, self._current
         if newest and current and operation is not None and operation.is_newer:
@@ -111,16 +111,16 @@ class DirectClient(Client):
 class Lineup:
     """Clients with nothing in flight: one call into C sends a frame to all of them.
 
-    They get every frame, so nothing of the clients is touched for it: C looks whether
-    the stream still has the same operation ready, and counts what was sent.  A client
-    that could not be sent a frame is in step no more.
+    Python touches none of them for a frame: C checks that each stream still has the
+    same operation ready, and counts what was sent.  A client to which a frame could not
+    be sent is no longer in step.
     """
 
     def __init__(self, clients: Sequence[DirectClient], waiter: Waiter) -> None:
         self._clients = clients
         self._row = Row(client._seat for client in clients)
         self._have_hooks = any(client._on_event is not None for client in clients)
-        # (not kept: the port of a loop that has ended would not be swept)
+        # (weak: else the port of a loop that has ended would not be swept)
         self._waiter = weakref.ref(waiter)
         self.is_whole: bool = True
 
@@ -128,19 +128,18 @@ class Lineup:
         return len(self._clients)
 
     def is_here(self) -> bool:
-        """Is everybody still in step, and in the loop that runs?"""
+        """Are all clients still in step, and in the running loop?"""
         return self.is_whole and self._waiter() is current_waiter()
 
     def send(self, part: range, message: Message) -> list[DirectClient]:
-        """Send to some of them; return the clients that must be made ready first."""
+        """Send to some clients; return those that must be made ready first."""
         waiter = self._waiter()
         if waiter is None:  # all of the streams are closed
             return [self._clients[at] for at in part]
         shared, since = message.shared(), message.published_ns
         missed = self._row.send(part, waiter.port, shared, since)
         self.is_whole = self.is_whole and not missed
-        # A hook may do anything: so first note what is on its way, then tell what is
-        # out.
+        # A hook may do anything: so note what is in flight before calling one.
         for at, operation in missed.items():
             if operation is not None:
                 self._clients[at]._ends_later(message, operation)
@@ -154,24 +153,24 @@ class Lineup:
 
 
 def send(clients: Iterable[DirectClient], message: Message) -> None:
-    """Send it to all of them, none of which has anything in flight."""
+    """Send the message to these clients, which have nothing in flight."""
     ready = []
     for client in clients:
-        if client.closed:  # while others were sent to
+        if client.closed:  # in the meantime
             client._drop(message)
         elif client._takes_seat(message):
             ready.append(client)
     if ready:
         lineup = Lineup(ready, current_waiter())
         for client in lineup.send(range(len(ready)), message):
-            send([client], message)  # its stream is watched by one before it, too
+            send([client], message)  # its stream is also the stream of one before it
 
 
 def stop_borrowing(clients: Iterable[DirectClient], newest: Message) -> None:
-    """Let go of the memory of the frames that these have in flight.
+    """Let go of the memory of the frames that these clients have in flight.
 
-    Clients with the same frame in flight share one copy of it.  Where nothing of it is
-    out yet, a client with the policy "latest" gets the newest instead.
+    Clients with the same frame in flight share one copy of it.  A client with the
+    policy "latest" gets the newest frame instead, if nothing of its own was sent yet.
     """
     groups: dict[tuple[Message, bool, bool], list[DirectClient]] = {}
     for client in clients:
@@ -193,7 +192,7 @@ def _go_on(
     channels = [client.stream._out for client in clients]
     operations = [client._operation for client in clients if client._operation]
     newer = None if newest is None else newest.shared()
-    # (no client keeps a port: of a loop that has ended it would not be swept)
+    # (clients keep no port: that of a loop that has ended would not be swept)
     waiter = clients[0].stream._waiter
     assert waiter is not None
     for client in clients:

@@ -1,11 +1,11 @@
 """Encodings: what clients want of a frame, made once for all clients that use it.
 
 `Encoding` calls a plain function, while the frame is being published.  `SlowEncoding`
-runs an async function beside that, in a task of its own: the publisher and all other
-clients go on meanwhile.
+runs an async function in a task of its own: the publisher and the clients of other
+encodings go on meanwhile.
 
-A frame that is slow to encode
-    waiting    the newest that was published; a newer one takes its place, and it is
+The states of a frame in a `SlowEncoding`
+    waiting    the newest that was published; if a newer one takes its place, it is
                dropped for the clients of this encoding
     encoding   one at a time; its memory is borrowed until the encoder has returned
     encoded    offered to each client, which sends, queues or drops it
@@ -40,23 +40,23 @@ if TYPE_CHECKING:
 
 log: logging.Logger = logging.getLogger("aiozerocopy")
 
-BURST = 64  # small frames to a client each, before other tasks may run
-_SMALL = 64 << 10  # bytes; one that is twice as long counts twice
-_CHEAP = 4  # clients that are sent nothing now count as one
+BURST = 64  # small frames, to one client each, before other tasks may run
+_SMALL = 64 << 10  # bytes; a frame counts once more for each multiple of it
+_CHEAP = 4  # this many clients to which nothing is sent now count as one
 
 
 class Burst:
-    """How much work there was since other tasks could run."""
+    """The work that was done since other tasks could run."""
 
     def __init__(self) -> None:
         self.spent: int = 0
 
     def share(self, nbytes: int) -> int:
-        """To how many clients a frame of this size may be sent in one burst."""
+        """Return to how many clients one burst may send a frame of this size."""
         return max(BURST // (1 + nbytes // _SMALL), 1)
 
     async def add(self, spent: int) -> None:
-        """Count it; let other tasks run if it is enough."""
+        """Count the work; let other tasks run if it makes a burst."""
         self.spent += spent
         if self.spent >= BURST:
             self.spent = 0
@@ -66,12 +66,12 @@ class Burst:
 class Audience:
     """A set of clients, in the order in which they came.
 
-    Clients over streams of ours are kept.  One that is fed by its own `wait_closed`
-    goes with the last task that could call that, whatever has ended the task, so no
-    frames are kept for nobody.
+    Clients over streams of ours are kept.  A client that is fed by its own
+    `wait_closed` is referred to weakly: it goes with the last task that could call
+    that, however the task ends, so no frames wait in vain.
 
-    The kept ones are sorted: a frame costs little for all that are in step, and nothing
-    is sorted again as long as they stay so.
+    The kept clients are sorted: a frame costs little for those that are in step.  They
+    are sorted again only when one came, left or is out of step.
     """
 
     def __init__(self) -> None:
@@ -94,9 +94,9 @@ class Audience:
             self._fed.pop(client, None)
 
     def sort(self, offered: int) -> tuple[Lineup | None, tuple[Client, ...]]:
-        """The clients in step, if there are any, and all others.
+        """Return the clients in step, if any client is kept, and all others.
 
-        ``offered`` is the newest frame that all were offered.
+        ``offered`` is the newest frame that was offered to all.
         """
         if not self._kept:
             return None, tuple(self._fed)
@@ -110,11 +110,11 @@ class Audience:
         return lineup, (*apart, *self._fed)
 
     def sort_again(self) -> None:
-        """A client came, left, or may be in step now."""
+        """Note that a client came, left, or may be in step now."""
         self._sorted = None
 
     def __iter__(self) -> Iterator[Client]:
-        """The clients there are now; they may leave meanwhile."""
+        """Iterate over the present clients; they may leave meanwhile."""
         return iter((*self._kept, *self._fed))
 
     def __len__(self) -> int:
@@ -134,8 +134,8 @@ class Encoding:
     def welcome(self, client: Client, last: Published | None, upcoming: int) -> None:
         """Add a newcomer, and give it the last key frame.
 
-        ``upcoming`` is the sequence of the next frame: if others were published since,
-        only a key frame can follow.
+        ``upcoming`` is the sequence of the next frame: if others were published since
+        ``last``, only a key frame can follow it.
         """
         self.clients.add(client)
         if last is not None and (message := self._encoded(last)) is not None:
@@ -146,19 +146,19 @@ class Encoding:
         client._pending.needs_key = message.sequence + 1 < upcoming
 
     def on_published(self, published: Published) -> None:
-        """A newer frame was published: borrow nothing of the one that is kept."""
+        """Stop borrowing the kept frame's memory: a newer frame was published."""
         if published.key:
             self._last = None
         elif self._last is not None:
             self._last.keep()
 
     async def publish(self, published: Published, started: float) -> None:
-        """Offer it to all clients; wait for those that must not miss it."""
+        """Offer the frame to all clients; wait for those that must not miss it."""
         if (message := self._encoded(published)) is not None:
             await self._offer_to_all(message, started)
 
     def _encoded(self, published: Published) -> Message | None:
-        """One message for all; None if that failed, which disconnects them."""
+        """Return one message for all clients.  If that fails, disconnect them."""
         if self._last is not None and self._last.sequence == published.sequence:
             return self._last
         try:
@@ -181,7 +181,7 @@ class Encoding:
 
     async def _offer_to_all(self, message: Message, started: float) -> None:
         lineup, others = self.clients.sort(self._offered)
-        if message.sequence > self._offered:  # else only newcomers have not got it
+        if message.sequence > self._offered:  # else only newcomers lack it
             self._offered = message.sequence
             if lineup is not None:
                 others = (*await self._send_to(lineup, message), *others)
@@ -200,7 +200,7 @@ class Encoding:
             await client._offer_in_time(message, started)
 
     async def _send_to(self, lineup: Lineup, message: Message) -> list[DirectClient]:
-        """Return the clients that have to be made ready first."""
+        """Send to the clients in step; return those that must be made ready first."""
         apart: list[DirectClient] = []
         share = self._burst.share(message.nbytes)
         for first in range(0, len(lineup), share):
@@ -212,10 +212,10 @@ class Encoding:
     def _sorted_out(
         self, clients: Iterable[Client], message: Message, full: list[Client]
     ) -> list[DirectClient]:
-        """The clients that can be sent the message at once.
+        """Return the clients to which the message can be sent at once.
 
-        For others it is queued, and they let go of older frames.  Those that `publish`
-        must wait for are added to ``full``.
+        The others queue it, and let go of older frames.  Clients that `publish` must
+        wait for are added to ``full``.
         """
         idle: list[DirectClient] = []
         behind: list[DirectClient] = []
@@ -237,7 +237,7 @@ class Encoding:
 
     @property
     def is_over(self) -> bool:
-        """Has it no client left, so that it may be removed?"""
+        """May this be removed, as no client is left?"""
         return not self.clients
 
     async def wait_idle(self) -> None:
@@ -248,14 +248,14 @@ class Encoding:
 
 
 class SlowEncoding(Encoding):
-    """An encoder that takes its time; `run` is its task."""
+    """An async encoder; `run` is its task."""
 
     def __init__(self, encode: Encode, burst: Burst) -> None:
         super().__init__(encode, burst)
         self._waiting: FrameQueue[Published] = FrameQueue()  # one at most
         self._scope = anyio.CancelScope()
         self._is_idle = True
-        self._change = Change()  # a frame waits, it is idle, or nobody is left
+        self._change = Change()  # a frame waits, it is idle, or no client is left
 
     def welcome(self, client: Client, last: Published | None, upcoming: int) -> None:
         self.clients.add(client)
@@ -266,12 +266,12 @@ class SlowEncoding(Encoding):
             self._waiting.needs_key = last.sequence + 1 < upcoming
 
     def on_published(self, published: Published) -> None:
-        """The last one stays until the next is encoded."""
+        """Keep the last key frame until the next one is encoded."""
         if self._last is not None:
             self._last.keep()
 
     async def publish(self, published: Published, started: float) -> None:
-        """Leave it to `run`; wait only for clients that must get the one before."""
+        """Leave the frame to `run`; wait only if a client must get the one before."""
         if any(client.policy == "block" for client in self.clients):
             await self.wait_idle()
         self._take(published)
@@ -330,7 +330,7 @@ class SlowEncoding(Encoding):
 
     def forget(self, client: Client) -> None:
         super().forget(client)
-        self._change.happen()  # and if nobody is left `run` ends
+        self._change.happen()  # `run` ends if no client is left
 
     @property
     def is_over(self) -> bool:

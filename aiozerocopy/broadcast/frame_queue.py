@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class HasKey(Protocol):
-    """A frame, in whatever form."""
+    """A frame, in any form."""
 
     @property
     def key(self) -> bool:

@@ -32,27 +32,26 @@ if TYPE_CHECKING:
 
 SLOTS = 3
 GRACE = 1.0  # seconds that closing gives to frames which are on their way
-_POOLED = 64 << 10  # bytes of a copied frame; below that a slot is not worth it
-_ALIGN = 64  # of a copied payload, whatever its header and metadata need
+_POOLED = 64 << 10  # bytes; a shorter copied frame is not worth a slot
+_ALIGN = 64  # bytes: where the copied payload begins, behind header and metadata
 
 
 def wire(published: Published) -> Sequence[Any]:
-    """The wire format of `framing`: what a `FrameReceiver` receives."""
+    """Encode in the wire format of `framing`, for a `FrameReceiver`."""
     return published.wire
 
 
 class Broadcast(Block):
-    """Frames for any number of clients; each that watches is an `attach`-ed stream.
+    """Frames for any number of clients: each is a stream that was `attach`-ed.
 
-    ``slots`` is how many copied frames are kept in memory that is used again and again;
-    when slow clients have all of them, frames go to the heap.  Pool frames are leased,
-    never copied: three slots are enough for a producer that never waits, whatever the
-    clients do, and one more for each encoder that takes its time.
+    Frames that must be copied go to ``slots`` slots that are used again and again, or
+    to the heap while slow clients hold all of those.  Pool frames are leased, and
+    copied only for clients that fall behind: with three slots, and one more for each
+    async encoder, a producer never waits, whatever the clients do.
 
-    The last frame that is a key is kept, one slot of its pool, for clients that come
-    later.
+    The last key frame is kept for clients that come later.
 
-    Use it with ``async with``, in which the encoders run that take their time.
+    Async encoders run in the ``async with`` block of the broadcast.
     """
 
     def __init__(self, slots: int = SLOTS) -> None:
@@ -95,24 +94,24 @@ class Broadcast(Block):
 
         ``"latest"``       only the newest frame waits
         ``"drop_oldest"``  ``limit`` frames wait (8), then the oldest is dropped
-        ``"block"``        ``limit`` frames wait (1), then `publish` does
+        ``"block"``        ``limit`` frames wait (1), then `publish` waits
         ``"disconnect"``   ``limit`` bytes wait (64 MiB), then it is disconnected
 
-        Whatever the policy, a client of which a frame needs more than ``deadline``
-        seconds is disconnected at the next one: its stream is aborted.
+        Whatever the policy, a client for which a frame takes more than ``deadline``
+        seconds is disconnected at the next frame: its stream is aborted.
 
-        ``encode`` makes of a `Published` the buffers that are sent as one message.  It
-        is called once for each frame, not for each client: a plain function at once, in
-        `publish`; an async one beside that, for the newest frame whenever it is done
-        with another.  Its clients do not get the frames between these, unless one of
-        them has the policy "block": then `publish` waits for the encoder.
+        ``encode`` turns a `Published` into the buffers that are sent as one message.
+        It is called once for each frame, not for each client.  `publish` calls a plain
+        function itself.  An async one runs in the background, on the newest frame
+        whenever it is done with another.  Its clients miss the frames between, unless
+        one of them has the policy "block": then `publish` waits for the encoder.
 
-        ``on_event(client, event, sequence)`` hears of frames "sent" and "dropped", and
-        of "closed".
+        ``on_event(client, event, sequence)`` is called when a frame was "sent" or
+        "dropped", and when the client was "closed".
 
-        The stream is borrowed until `Client.wait_closed` returns; others may send on
-        it too, between two frames.  A stream that is not ours is fed by `wait_closed`,
-        and stays attached while a task could call that.
+        The stream is borrowed until `Client.wait_closed` returns; you may send on it
+        too, between two frames.  A stream that is not a `SendStream` is fed by
+        `wait_closed`, and stays attached while anything refers to the client.
 
         Raises:
             StreamClosed: the stream, or this broadcast, is closed.
@@ -172,7 +171,7 @@ class Broadcast(Block):
                 self._remove(encoding)
 
     def _remove(self, encoding: Encoding) -> None:
-        """Unless a signal's exception has kept it from being noted."""
+        """Remove it if it is there: a signal's exception may have kept it out."""
         if self._encodings.get(encoding.encode) is encoding:
             del self._encodings[encoding.encode]
 
@@ -191,13 +190,13 @@ class Broadcast(Block):
         """Send one frame to all clients.  When this returns, the array is yours again.
 
         A pool frame is leased until the last client has it: release it, and do not
-        change what is in it.  Anything else is copied, once; ``bytes`` not even that.
-        It waits only for clients with the policy "block".  If it is cancelled then,
-        some clients may have got the frame.
+        change its contents.  ``bytes`` are sent as they are; anything else is copied,
+        once.  It waits only for clients with the policy "block".  If it is cancelled
+        then, some clients may have got the frame.
 
         Raises:
             StreamClosed: the broadcast is closed.
-            TypeError, ValueError, BufferError: a frame or a field that cannot travel.
+            TypeError, ValueError, BufferError: the frame or a field cannot be sent.
         """
         await self._burst.add(0)
         if self._closed:
@@ -223,12 +222,12 @@ class Broadcast(Block):
     def _prepared(
         self, frame: Buffer | Frame, header: FrameHeader, metadata: bytes
     ) -> Published:
-        """The frame, in memory that nobody changes."""
+        """Return the frame, in memory that nobody changes."""
         head = header.pack() + metadata
         if isinstance(frame, (Frame, bytes)):
             view = frame.view if isinstance(frame, Frame) else memoryview(frame)
             return Published(header, metadata, view, (head, view))
-        # Header and payload in one piece are cheaper to send, a thousand times.
+        # Header and payload in one piece are cheaper to send to a thousand clients.
         start = -(-len(head) // _ALIGN) * _ALIGN
         end = start + header.payload_length
         memory = self._memory(end)
@@ -250,7 +249,7 @@ class Broadcast(Block):
     async def _deliver(self, published: Published) -> None:
         started = anyio.current_time()
         for encoding in tuple(self._encodings.values()):
-            if encoding.is_over:  # the last of its clients was not taken out
+            if encoding.is_over:  # its last client went without `_forget`
                 self._remove(encoding)
         encodings = tuple(self._encodings.values())
         if len(encodings) == 1:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Published(Described):
     """A published frame, as encoders see it.
 
-    Its memory is borrowed from a pool or the hub's own: it must not be changed.  An
-    encoder may keep views of it, and the slot stays leased as long as one lives.
+    Its memory belongs to a pool or to the hub: do not change it.  An encoder may keep
+    views of it; the slot stays leased as long as a view lives.
     """
 
     __slots__ = ("header", "metadata", "published_ns", "view", "wire")
@@ -43,8 +43,8 @@ class Published(Described):
         self.wire: tuple[Buffer, ...] = wire
 
     def keep(self) -> None:
-        """Copy what is borrowed, so that its slot is free."""
-        if not self.view.readonly:  # (a copy of this kind is)
+        """Copy borrowed memory, so that its slot is free."""
+        if not self.view.readonly:  # (such a copy, and ``bytes``, are)
             payload = self.view.tobytes()
             self.view = memoryview(payload)
             self.wire = (self.header.pack() + self.metadata, payload)
@@ -55,7 +55,7 @@ class Published(Described):
         return array_over(self.view, self.dtype, self.shape)
 
 
-# What is sent of a frame, as one message.
+# An encoder: it returns the buffers that are sent as one message.
 Encode: TypeAlias = Callable[[Published], Sequence[Any] | Awaitable[Sequence[Any]]]
 
 
@@ -77,19 +77,19 @@ class Message:
         self._shared: Shared | None = None
 
     def shared(self) -> Shared:
-        """Its memory, pinned once for all clients that send it."""
+        """Return its memory, pinned once for all clients that send it."""
         if self._shared is None:
             self._shared = Shared(self.buffers)
         return self._shared
 
     def without_memory(self) -> Message:
-        """A copy without the memory, to be counted."""
+        """Return a copy without the memory, for the counters."""
         message = copy.copy(self)
         message.buffers, message._shared = (), None
         return message
 
     def keep(self) -> None:
-        """Copy what is borrowed, once, so that its slot is free."""
+        """Copy borrowed memory, once for all clients, so that its slot is free."""
         if self._is_borrowed:
             self.buffers = (self.shared().copied(),)
             self._shared = None

@@ -5,12 +5,12 @@
             with picture:
                 await film.send(picture)
 
-A picture is copied once, by the X server.  We speak its protocol ourselves, since the
-libraries that do either block while they wait for a reply or pass no fds.
+A picture is copied once, by the X server.  We speak the X protocol ourselves, since the
+libraries for it block while they wait for a reply, or cannot pass fds.
 
 screen      X11Screen                   slots     memory that the X server fills
 connection  requests and replies        x11       the messages of the protocol
-display     which X server, and how     damage    what has changed
+display     where the X server is       damage    which parts have changed
 """
 
 from aiozerocopy.capture.connection import Monitor as Monitor

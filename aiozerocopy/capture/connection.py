@@ -1,21 +1,22 @@
 """One connection to an X server: requests go out at once, replies come in order.
 
-No task reads in the background.  The tasks that wait for answers read in turn: one
-message at a time, of which each goes to the answer that it is for.
+No task reads in the background.  The tasks that wait for answers read in turn, one
+message at a time, and give each message to the answer that it is for.
 
 The states of an `Answer`
-    expected    the server may write to the memory that it keeps
-    done        its reply or its error has come, and it keeps nothing
+    expected    the server may write to the memory that the answer keeps
+    done        its reply or error has come, and it keeps nothing
 
-An answer whose waiter was cancelled stays expected until a later reader meets it, so no
-task gets memory that the server may still write to.  The next reader goes on with a
-message of which only a part has come.
+An answer whose waiter was cancelled stays expected until a later reader gets its reply,
+so no task gets memory that the server may still write to.  If only a part of a message
+has come, the next reader continues it.
 
 If a signal's exception comes between a system call and our note of it, we do not know
-how far we are: the connection is lost then, and no slot counts as free.
+how many bytes were sent or received: then the connection is lost, and no slot counts as
+free.
 
-Requests are small and few, so the socket has room for them; a server that takes no more
-of them is given up.
+Requests are small and few, so the socket has room for them; if it has none, the server
+is given up.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ if TYPE_CHECKING:
 
     from aiozerocopy.capture.x11 import Rectangle
 
-PATIENCE = 10.0  # seconds for a server to let us in; or in which an answer goes on
+PATIENCE = 10.0  # seconds for the greeting; or for the next bytes of an answer
 NEEDED = {"RANDR": (1, 5), "XFIXES": (2, 0), "DAMAGE": (1, 1)}  # versions
-_MOST = 16 << 20  # bytes of a reply that is no picture
+_MOST = 16 << 20  # bytes of a reply that is not a picture
 
 
 @dataclass(eq=False, slots=True)
 class Answer:
-    """What a request will be answered with."""
+    """The answer to a request, before and after it has come."""
 
     sequence: int
     has_reply: bool
-    into: memoryview | None = None  # where a picture is to go
-    keeps: object = None  # until the server no longer writes there
+    into: memoryview | None = None  # where the picture goes
+    keeps: object = None  # memory, until the server no longer writes to it
     is_done: bool = False
     data: bytes = b""
     refusal: str = ""
@@ -70,20 +71,20 @@ class Connection:
     def __init__(self, sock: socket.socket, name: str) -> None:
         self.name = name
         self.is_local: bool = sock.family == socket.AF_UNIX  # an fd can be passed
-        self.majors: dict[int, str] = {}  # of extensions, for what errors say
-        # Called with events.  Weak, since those who listen have this connection.
+        self.majors: dict[int, str] = {}  # names of extensions, for errors
+        # Called with events.  Weak, since the listeners refer to this connection.
         self.listeners: list[weakref.WeakMethod[Callable[[bytes], object]]] = []
         self.lost: Failure[ScreenLost] | None = None
         self._socket = sock
         self.is_closed: bool = False
         self._sent = 0
-        self._heard_at = 0.0  # when the server said something
-        self._is_unsure = False  # how far the server or we have got
+        self._heard_at = 0.0  # when the server last sent something
+        self._is_unsure = False  # do we not know how much was sent or received?
         self._unsent = b""
         self._expected: collections.deque[Answer] = collections.deque()
-        self._turns = Turns()  # of those who read
+        self._turns = Turns()  # of the tasks that read
         # The message that is being read.  Nothing else refers to its memory, not even
-        # what a cancelled task leaves behind.
+        # the traceback of a cancelled task.
         self._head = bytearray(HEAD)
         self._body: memoryview | None = None  # None until all of the head is there
         self._missing = memoryview(self._head)  # what is received next
@@ -93,14 +94,14 @@ class Connection:
 
     @classmethod
     async def open(cls, display: Display) -> Connection:
-        """Connect, and be let in; raises ScreenError if that cannot be."""
+        """Connect, and exchange greetings.  Raises: ScreenError."""
         connection = cls(await display.connect(), display.name)
         try:
             with anyio.move_on_after(PATIENCE):
                 await connection._greet(display)
                 return connection
             raise ScreenError(
-                f"{display.name}: nothing answers there: is it an X server?"
+                f"the display {display.name} does not answer: is it an X server?"
             )
         except BaseException:
             connection.close()
@@ -127,7 +128,7 @@ class Connection:
         return bytes(data)
 
     async def extensions(self) -> dict[str, tuple[int, int]]:
-        """Those that we use and the server has: the numbers of requests and events."""
+        """Return the numbers of the extensions that we use and the server has."""
         queries = {name: self.ask(x11.query_extension(name)) for name in x11.EXTENSIONS}
         found = {}
         for name, query in queries.items():
@@ -146,20 +147,20 @@ class Connection:
         """Close the socket; tasks that wait get ClosedResourceError."""
         if not self.is_closed:
             self.is_closed = True
-            with contextlib.suppress(RuntimeError):  # no loop runs, so nobody waits
+            with contextlib.suppress(RuntimeError):  # (no loop runs, so no task waits)
                 anyio.notify_closing(self._socket)
             self._socket.close()
             self._expected.clear()
             self._body, self._missing = None, memoryview(b"")
 
     def new_id(self) -> int:
-        """A number for something that the server will keep for us."""
+        """Return an id for an object that the server will create for us."""
         return self.setup.resource_base + next(self._ids)
 
     # ---- requests ------------------------------------------------------------------
 
     def tell(self, request: bytes) -> None:
-        """A request without a reply; it goes out before the next `ask`."""
+        """Queue a request without a reply; it is sent together with the next `ask`."""
         self._unsent, self._sent = self._unsent + request, self._sent + 1
 
     def ask(
@@ -169,10 +170,10 @@ class Connection:
         keeps: object = None,
         fd: int | None = None,
     ) -> Answer:
-        """Send a request, whose reply fills ``into`` if that is given.
+        """Send a request, whose reply fills ``into``, if given.
 
-        ``keeps`` is kept as long as the server may write to it.  A request with an
-        ``fd`` has no reply: its answer is known once a later request is answered.
+        ``keeps`` is kept alive as long as the server may write to it.  A request with
+        an ``fd`` has no reply: its answer is done once a later request is answered.
         """
         self._check_open()
         self._is_unsure = True
@@ -198,10 +199,10 @@ class Connection:
     # ---- replies -------------------------------------------------------------------
 
     async def answer(self, answer: Answer) -> bytes:
-        """The whole reply.
+        """Wait for the whole reply, and return it.
 
         Raises:
-            ScreenError: the server refused; ScreenLost, it has gone, or says nothing.
+            ScreenError: the server refused; ScreenLost: it has gone, or is silent.
             anyio.ClosedResourceError: the connection was closed.
         """
         while not answer.is_done:
@@ -236,7 +237,7 @@ class Connection:
         self._take(bytes(self._head), body)
 
     def _room_for(self, head: bytearray) -> memoryview:
-        """Where the rest of a message goes."""
+        """Return the memory for the rest of a message."""
         kind, length = struct.unpack_from("=B3xI", head)
         if kind not in (x11.REPLY, x11.GENERIC_EVENT) or not length:
             return memoryview(b"")
@@ -265,7 +266,7 @@ class Connection:
                 hear(head)
 
     def _answer_to(self, head: bytes | bytearray) -> Answer:
-        """The answer that a reply or an error is for; those before it have ended."""
+        """Return the answer that a reply or error is for; end those before it."""
         (sequence,) = struct.unpack_from("=H", head, 2)
         while self._expected:
             first = self._expected[0]
@@ -283,7 +284,7 @@ class Connection:
         raise self._fail("answers a request that was not made")
 
     async def _fill(self) -> None:
-        """Receive all that is missing.  After a cancel, what has come is in place."""
+        """Receive the missing bytes.  If cancelled, the next call continues."""
         while self._missing.nbytes:
             self._check_open()
             self._is_unsure = True
@@ -293,7 +294,7 @@ class Connection:
                 self._is_unsure = False
                 try:
                     await anyio.wait_readable(self._socket)
-                except (OSError, ValueError):  # closed, while a loop began to wait
+                except (OSError, ValueError):  # closed while the loop began to wait
                     self._check_open()
                     raise
                 continue
@@ -310,7 +311,7 @@ class Connection:
         if self.lost is not None:
             raise self.lost.again()
         if self._is_unsure:
-            lost = f"the talk with {self.name} was interrupted: open it again"
+            lost = f"a message to or from {self.name} was interrupted: open it again"
             self.lost = Failure(ScreenLost(lost))
             raise self.lost.again()
 
@@ -321,7 +322,7 @@ class Connection:
         return lost
 
 
-# ---- what is asked of it: the monitors --------------------------------------------
+# ---- the monitors -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -334,13 +335,13 @@ class Monitor:
 
 
 async def monitors(display: str | None = None) -> list[Monitor]:
-    """The monitors of a display, by default of the one that DISPLAY names.
+    """Return the monitors of a display, by default of the one that DISPLAY names.
 
-    If the server knows no monitor there is one, "screen", for all of it.
+    If the server knows no monitors, the whole screen is one, called "screen".
 
     Raises:
-        ScreenError: there is no X server, or it lets nobody in.
-        ValueError: that is no display.
+        ScreenError: there is no X server, or it refuses the connection.
+        ValueError: the name is not one of a display.
     """
     connection = await Connection.open(Display.named(display))
     try:
@@ -354,7 +355,7 @@ async def monitors(display: str | None = None) -> list[Monitor]:
 async def list_monitors(
     connection: Connection, extensions: dict[str, tuple[int, int]], whole: Rectangle
 ) -> list[Monitor]:
-    """The monitors that RANDR tells of; without it, the whole screen as one."""
+    """Return the monitors that RANDR lists; without it, the whole screen as one."""
     found = []
     if "RANDR" in extensions:
         request = x11.get_monitors(extensions["RANDR"][0], connection.setup.root)

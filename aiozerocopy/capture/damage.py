@@ -1,12 +1,12 @@
-"""What the server says has changed, and which rows each slot lacks for that.
+"""The parts of the screen that have changed, and the rows that each slot lacks.
 
 The bytes of a slot are
-    whole       what the screen was at some time
-    stale       what it was then, but some rows have changed since
+    whole       the screen as it was at some time
+    stale       the screen as it was, but some rows have changed since
     unknown     never filled, or given out to be written to: all rows are stale
 
-The server keeps account of what is drawn.  We take the account and note it for each
-slot before we fetch rows, so what is drawn while we fetch is damage again.
+The server collects the places that are drawn.  We take its collection and note it for
+each slot before we fetch rows, so a part that is drawn meanwhile is damage again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from aiozerocopy.capture.connection import Connection
     from aiozerocopy.capture.x11 import Rectangle
 
-CLOSE = 16  # rows that cost less to copy than a request costs
-Rows = list[tuple[int, int]]  # from, and up to but without
+CLOSE = 16  # rows: copying these costs less than a request
+Rows = list[tuple[int, int]]  # bands: from a row, up to but without another
 
 
 class Damage:
-    """The account of one screen's region."""
+    """The damage in one screen's region."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Damage:
         region: Rectangle,
         slots: int,
     ) -> None:
-        """Have the server keep account; raises ScreenError if it cannot."""
+        """Have the server collect damage; raise ScreenError if it cannot."""
         damage, xfixes = map(extensions.get, ("DAMAGE", "XFIXES"))
         if damage is None or xfixes is None:
             raise ScreenError("the X server does not report changes: it has no DAMAGE")
@@ -57,7 +57,7 @@ class Damage:
         return [(0, self._region.height)]
 
     def forget(self) -> None:
-        """Report all of the screen as changed, next time."""
+        """Report the whole screen as changed, next time."""
         self.has_news: bool = True
         self._unreported: list[Rectangle] | None = None
 
@@ -66,13 +66,13 @@ class Damage:
             self.has_news = True
 
     async def take(self) -> None:
-        """Note what was drawn since the last time."""
+        """Note the places that were drawn since the last time."""
         self.has_news = False
         self._connection.tell(x11.take_damage(self._damage, self._account, self._taken))
         fetch = x11.fetch_region(self._xfixes, self._taken)
         try:
             found = x11.rectangles(await self._connection.query(fetch))
-        except BaseException:  # it is lost, so all may have changed
+        except BaseException:  # the collection is lost: all may have changed
             self._stale = [self._all for _ in self._stale]
             self.forget()
             raise
@@ -94,24 +94,24 @@ class Damage:
         return self._unreported == []
 
     def report(self) -> tuple[Rectangle, ...] | None:
-        """What has changed since the last report; None for all of it."""
+        """Return the parts that changed since the last report; None: all of it."""
         changed, self._unreported = self._unreported, []
         return None if changed is None else tuple(changed)
 
     # ---- slots -------------------------------------------------------------------
 
     def spoil(self, slot: int) -> Rows:
-        """Note that a slot is written to; return the rows that it lacked."""
+        """Note that a slot is being written to; return the rows that it lacks."""
         rows, self._stale[slot] = self._stale[slot], self._all
         return rows
 
     def mend(self, slot: int, but: Rectangle | None) -> None:
-        """Note that a slot shows the screen, but for what we have drawn over it."""
+        """Note that a slot shows the screen, ``but`` for a part that we drew over."""
         self._stale[slot] = [] if but is None else [(but.y, but.y + but.height)]
 
 
 def merged(rows: Rows) -> Rows:
-    """Rows in bands from the top down; bands that are close become one."""
+    """Return rows in bands from the top down; bands that are close become one."""
     bands: Rows = []
     for top, bottom in sorted(rows):
         if bands and top <= bands[-1][1] + CLOSE:

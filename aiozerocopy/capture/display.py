@@ -1,4 +1,4 @@
-"""Where a display is, and the cookie that its X server wants."""
+"""Where a display is, and the cookie for its X server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOCAL, _ANY, _INTERNET, _INTERNET6 = 256, 65535, 0, 6  # families of addresses
 
 @dataclass(frozen=True)
 class Display:
-    """What a name such as ":0", "host:10.1" says."""
+    """The parts of a name such as ":0" or "host:10.1"."""
 
     name: str
     host: str  # "" for this machine, by a Unix socket
@@ -39,24 +39,24 @@ class Display:
 
     @classmethod
     def named(cls, name: str | None) -> Display:
-        """The display of that name, or of the environment variable DISPLAY.
+        """Return the display with that name, or with the name in DISPLAY.
 
         Raises:
-            ScreenError: there is no name.
-            ValueError: it is not one.
+            ScreenError: no name is given, and DISPLAY is not set.
+            ValueError: the name is not one of a display.
         """
         name = name if name is not None else os.environ.get("DISPLAY", "")
         if not name:
             raise ScreenError("DISPLAY is not set: name a display such as ':0'")
         match = _NAME.fullmatch(name)
         if match is None or match["host"].endswith(":"):
-            raise ValueError(f"{name!r} is not a display: write one such as :0")
+            raise ValueError(f"{name!r} is not a display: write a name such as :0")
         host = match["host"].removeprefix("[").removesuffix("]")
         host = "" if host == "unix" else host
         return cls(name, host, int(match["number"]), int(match["screen"] or 0))
 
     async def connect(self) -> socket.socket:
-        """A socket that does not block; raises ScreenError if nobody is there."""
+        """Return a nonblocking socket; raise ScreenError if there is no server."""
         try:
             if not self.host:
                 return self._connect_unix()
@@ -75,12 +75,12 @@ class Display:
 
     def _connect_unix(self) -> socket.socket:
         path = f"{_SOCKETS}{self.number}"
-        with contextlib.suppress(OSError):  # (where there are such names)
+        with contextlib.suppress(OSError):  # (only Linux has abstract names)
             return _connected(f"\0{path}")
         return _connected(path)
 
     def cookie(self, peer: socket.socket) -> tuple[bytes, bytes]:
-        """The name and the data of the cookie that lets us connect; b"" without one."""
+        """Return the name and data of the cookie for this display; b"" without one."""
         address = _address_of(peer)
         for family, place, number, name, data in _entries():
             here = family == _ANY or (family, place) == address
@@ -101,7 +101,7 @@ def _connected(place: str) -> socket.socket:
 
 
 def _address_of(peer: socket.socket) -> tuple[int, bytes]:
-    """The other end, as the file of cookies calls it."""
+    """Return the address of the other end, as the file of cookies has it."""
     if peer.family == socket.AF_UNIX:
         return _LOCAL, socket.gethostname().encode()
     host = peer.getpeername()[0]
@@ -112,7 +112,7 @@ def _address_of(peer: socket.socket) -> tuple[int, bytes]:
 
 
 def _entries() -> Iterator[tuple[int, bytes, bytes, bytes, bytes]]:
-    """Family, address, display, kind and data of each cookie there is."""
+    """Yield family, address, display, kind and data of each cookie."""
     path = os.environ.get("XAUTHORITY") or Path.home() / ".Xauthority"
     # (struct.error comes at the file's end)
     with contextlib.suppress(OSError, struct.error), open(path, "rb") as file:

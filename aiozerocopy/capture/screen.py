@@ -1,12 +1,12 @@
-"""X11Screen: pictures of a screen, copied once, by the server, into a pool's slots.
+"""X11Screen: pictures of a screen, which the server copies into a pool's slots.
 
 Two lanes.  "shm": the server maps the pool's file and copies each picture into a slot.
 "socket": the picture comes through the connection, for a server on another machine or
 without MIT-SHM 1.2.
 
-The states of a slot are those of a pool's (see `aiozerocopy.pool`).  An `Answer` has it
-while the server may write to it; `damage` knows what has changed since it was filled.
-A picture that is copied whole is of one moment.
+A slot has the states of every pool's slots (see `aiozerocopy.pool`).  An `Answer` keeps
+it while the server may write to it; `damage` knows which rows have changed since it was
+filled.  A picture that is copied as a whole shows one moment.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ if TYPE_CHECKING:
 
     from aiozerocopy.pool import Frame
 
-DRAWABLE = ("bgr0", "rgb0", "0rgb", "0bgr")  # pix_fmt that a cursor is drawn over
+DRAWABLE = ("bgr0", "rgb0", "0rgb", "0bgr")  # a cursor can be drawn over these
 _SHM_WITH_FDS = (1, 2)
-CURSOR_RATE = 60  # looks a second at a pointer that may have moved
-_MOST_MEMORY = 1 << 32  # bytes that the server can find a slot in
+CURSOR_RATE = 60  # times a second to ask whether the pointer has moved
+_MOST_MEMORY = 1 << 32  # bytes: the protocol's offsets have 32 bits
 
 
 class X11Screen:
     """A screen of an X server; await it, or use it with ``async with``.
 
-    ``display`` is a name such as ":0", by default what DISPLAY says.  What is captured
-    is the whole screen, a ``region`` (x, y, width, height) of it, or the ``monitor`` of
-    that name; it stays as it was when the screen was opened.  ``cursor`` draws the
-    mouse's pointer over it, for which NumPy is needed.
+    ``display`` is a name such as ":0", by default that in DISPLAY.  The pictures show
+    the whole screen, a ``region`` (x, y, width, height) of it, or the ``monitor`` with
+    that name; size and place are those at the opening.  ``cursor`` draws the mouse
+    pointer over them, which needs NumPy.
 
-    The pictures lie in ``slots`` slots, and the next one waits until one of them is
-    free: its frame is released, and all views, arrays and sends of it are gone.  Frames
-    that are out stay valid after `aclose`, and when the server has gone.
+    The pictures lie in ``slots`` slots.  The next picture waits until a slot is free:
+    its frame was released, and no views, arrays or sends of it are left.  Frames that
+    you keep stay valid after `aclose`, and when the server has gone.
 
-    It belongs to the event loop that it was opened in.
+    It belongs to the event loop in which it was opened.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class X11Screen:
         monitor: str | None = None,
         cursor: bool = False,
     ) -> None:
-        """Check the arguments; the server is asked when the screen is opened.
+        """Check the arguments; the opening connects to the server.
 
         Raises:
-            ValueError: arguments that mean nothing.
-            ScreenError: there is no display.
+            ValueError: an argument makes no sense.
+            ScreenError: no display was named.
         """
         if region is not None and monitor is not None:
             raise ValueError("give a region or a monitor, not both")
@@ -90,12 +90,12 @@ class X11Screen:
     # ---- the beginning -----------------------------------------------------------
 
     async def _open(self) -> Self:
-        """Connect.
+        """Connect to the server.
 
         Raises:
-            ScreenError: there is no X server, it lets nobody in, or refuses something.
-            ValueError: a region off the screen, an unknown monitor, or pixels that
-                cannot be shown.
+            ScreenError: there is no X server, or it refuses us or a request.
+            ValueError: a region off the screen, an unknown monitor, or pixels in a
+                format that is not supported.
         """
         if self._is_opened:
             raise RuntimeError("this X11Screen was opened before")
@@ -124,8 +124,8 @@ class X11Screen:
         self._check_pixels()
         self._segment = 0
         self._damage: Damage | None = None
-        self._turns = Turns()  # of the looks for changes
-        self._seen: Cursor | None = None  # the cursor of the last look
+        self._turns = Turns()  # of the calls of `_grab_changes`
+        self._seen: Cursor | None = None  # the last cursor
         self.pool: ScreenPool = await self._new_pool(connection)
 
     async def _region(self, connection: Connection) -> Rectangle:
@@ -135,8 +135,7 @@ class X11Screen:
             found = {one.name: one for one in monitors}
             if self._monitor not in found:
                 raise ValueError(
-                    f"no monitor is called {self._monitor!r}: there is "
-                    f"{' and '.join(found)}"
+                    f"no monitor is called {self._monitor!r}: try {' or '.join(found)}"
                 )
             region = found[self._monitor].place.within(self._whole)
         if region is None:
@@ -152,7 +151,7 @@ class X11Screen:
         if not setup.pix_fmt:
             raise ScreenError(
                 f"FFmpeg has no pixel format for a screen of depth {setup.depth}: "
-                "24 is usual"
+                "set its depth to 24"
             )
         if width * setup.pixel_bytes % setup.row_unit:
             raise ValueError(
@@ -184,8 +183,8 @@ class X11Screen:
         return ScreenPool(shape, dtype, self._slots, in_file=False)
 
     async def _attach(self, connection: Connection, fd: int) -> bool:
-        """Give the server the pool's file; False if it cannot have it, as when a proxy
-        between us passes no fds on."""
+        """Give the server the pool's file; False if that fails, as when a proxy between
+        us and the server does not pass on fds."""
         shm, _ = self._extensions["MIT-SHM"]
         version = await connection.query(x11.shm_version(shm))
         if x11.version_of(version, "=HH") < _SHM_WITH_FDS:
@@ -205,11 +204,11 @@ class X11Screen:
     # ---- pictures ------------------------------------------------------------------
 
     async def grab(self) -> Screenshot:
-        """The screen as it is now, once a slot is free.  Its bytes may be written to.
+        """Return the screen as it is once a slot is free.  You may write to its bytes.
 
         Raises:
-            ScreenError: the server refused; `ScreenLost`, it has gone;
-                `ScreenChanged`, what is captured is not there any more.
+            ScreenError: the server refused; `ScreenLost`: it has gone;
+                `ScreenChanged`: the region or monitor is not there any more.
             anyio.ClosedResourceError: the screen is closed.
         """
         return await self._grab(0)
@@ -229,19 +228,19 @@ class X11Screen:
     def frames(
         self, rate: float | Fraction | None = None, *, damage: bool = False
     ) -> AsyncIterator[Screenshot]:
-        """A picture at every due time; each is its receiver's to release.
+        """Return pictures, one at each due time; release each after its use.
 
-        ``rate`` is how many are due in a second; without it, the next is due when it is
-        asked for.  If the receiver or the server is late, those that it missed are left
-        out, which `Screenshot.number` shows.
+        ``rate`` is how many are due in a second; without it, a picture is due when you
+        ask for it.  If you or the server are late, the missed pictures are left out:
+        `Screenshot.number` shows that.
 
         With ``damage`` there is a picture only if something has changed (with a cursor,
         60 times a second at most, unless a rate is given).  Only rows that have changed
-        are copied, and the picture is read-only.  One task at a time can have such
-        pictures.
+        are copied, and the picture is read-only.  Only one task at a time can receive
+        such pictures.
 
-        Raises: as `grab`, there or when a picture is asked for; ValueError for a rate
-            that is not positive, ScreenError if the server does not tell of damage.
+        Raises: as `grab`, here or when you ask for a picture; ValueError for a rate
+            that is not positive, ScreenError if the server does not report changes.
         """
         if rate is not None and not 0 < rate < math.inf:
             raise ValueError(f"the rate must be a positive number, not {rate}")
@@ -255,8 +254,8 @@ class X11Screen:
         return _Pictures(self, None if rate is None else float(rate), damage)
 
     async def _acquire(self, connection: Connection) -> Frame:
-        """A free slot.  While we wait for one we read, since a slot may be in the hands
-        of the server, for a grab that was cancelled."""
+        """Return a free slot.  Read while waiting: the server may still have a slot for
+        a grab that was cancelled."""
         with contextlib.suppress(anyio.WouldBlock):
             return self.pool.acquire_nowait()
         frame: Frame | None = None
@@ -282,16 +281,16 @@ class X11Screen:
         assert frame is not None
         return frame
 
-    # (The traceback of a cancel keeps the variables of the methods below.  Only
+    # (A cancel's traceback keeps the variables of the methods below.  Of these only
     # ``frame``, which is released, may refer to a slot's memory.)
 
     async def _fetch(self, connection: Connection, frame: Frame, rows: Rows) -> None:
-        """Let the server copy those rows of the screen to their place in a slot."""
+        """Have the server copy these rows of the screen to their place in a slot."""
         answers = [self._ask_rows(connection, frame, *band) for band in rows]
         try:
             for answer in answers:
                 await connection.answer(answer)
-        except ScreenError:  # it may be the first that we hear of a new size
+        except ScreenError:  # this may be the first sign of a new size
             if connection.lost is None:
                 geometry = await connection.query(x11.get_geometry(self._setup.root))
                 self._resize(x11.geometry(geometry))
@@ -331,7 +330,7 @@ class X11Screen:
 
     @in_turn
     async def _grab_changes(self, number: int) -> Screenshot | None:
-        """None if nothing has changed since the last one."""
+        """Return a picture; None if nothing has changed since the last one."""
         damage = self._damage
         assert damage is not None
         connection = self._usable()
@@ -351,7 +350,7 @@ class X11Screen:
     async def _look_for_cursor(
         self, connection: Connection, damage: Damage
     ) -> Cursor | None:
-        """The cursor, if it is wanted; another one, or at another place, is news."""
+        """Return the cursor, if it is wanted; note if it has moved or changed."""
         asked = self._ask_cursor(connection)
         if asked is None:
             return None
@@ -370,7 +369,7 @@ class X11Screen:
                 self._resize(size)
 
     def _resize(self, size: Rectangle) -> None:
-        """Note a new size; a region that is still on the screen goes on."""
+        """Note a new size; a region that is still on the screen can be used on."""
         if size == self._whole:
             return
         if self._wanted is not None and self._wanted.within(size) == self._wanted:
@@ -389,8 +388,8 @@ class X11Screen:
         return self._connection
 
     async def aclose(self) -> None:
-        """Let go of the server.  Frames that are out stay valid; a task that waits for
-        one gets ClosedResourceError."""
+        """Disconnect from the server.  Frames that you keep stay valid; a task that
+        waits for a frame gets ClosedResourceError."""
         if self._connection is not None:
             self.pool.close()
             self._connection.close()
@@ -411,9 +410,9 @@ class X11Screen:
 
 
 class _Pictures:
-    """What `X11Screen.frames` returns.  A cancelled wait may be begun again.
+    """What `X11Screen.frames` returns.  A cancelled wait may be repeated.
 
-    The times at which one is due are numbered from 0; without a rate, each is at once.
+    The due times are numbered from 0; without a rate, each picture is due at once.
     """
 
     def __init__(self, screen: X11Screen, rate: float | None, damage: bool) -> None:
@@ -438,7 +437,7 @@ class _Pictures:
                 return picture
 
     async def _due(self) -> int:
-        """Wait for the next time and return its number; those missed are left out."""
+        """Wait for the next due time, and return its number; skip missed ones."""
         now = anyio.current_time()
         if self._began is None:
             self._began = now
@@ -453,9 +452,9 @@ class _Pictures:
 def draw(
     cursor: Cursor, picture: Any, region: Rectangle, pix_fmt: str
 ) -> Rectangle | None:
-    """Draw a cursor over the picture of a region, and return where that was.
+    """Draw a cursor over the picture of a region; return the part that was drawn.
 
-    The picture is an array of height, width and 4 bytes.
+    The picture is an array of the shape (height, width, 4), in bytes.
     """
     with extras.optional("a picture with the cursor", "capture"):
         import numpy
@@ -469,7 +468,7 @@ def draw(
     pixels = numpy.frombuffer(cursor.pixels, "u4").reshape(size)
     part = pixels[top : top + height, left : left + width, None]
     order = [8 * "bgr".index(letter) if letter != "0" else 24 for letter in pix_fmt]
-    colours = part >> numpy.array(order, "u4") & 0xFF  # they are multiplied by alpha
+    colours = part >> numpy.array(order, "u4") & 0xFF  # already multiplied by alpha
     under = picture[y : y + height, x : x + width]
     under[:] = colours + (under * (255 - (part >> 24)) + 127) // 255
     return Rectangle(x, y, width, height)

@@ -23,13 +23,14 @@ HAS_FILES = hasattr(os, "memfd_create")
 class Screenshot(Frame):
     """A picture of a screen, yours until it is released.
 
-    ``pix_fmt`` is what FFmpeg calls its pixels.  ``changed`` says where it differs from
-    the one before, in pixels of the picture; None if that is not known.  ``number``
-    counts the times at which a picture was due, so a gap tells of those without one;
-    ``timestamp_ns`` is when the server had copied it, in nanoseconds since 1970.
+    ``pix_fmt`` is FFmpeg's name of its pixel format.  ``changed`` says where it differs
+    from the picture before, in pixels of the picture; None if that is not known.
+    ``number`` counts the times at which a picture was due: a gap means that there were
+    times without a picture.  ``timestamp_ns`` is when the server had copied it, in
+    nanoseconds since 1970.
 
-    Pictures from ``frames(damage=True)`` are read-only: their slots are brought up to
-    date, not filled again.
+    Pictures from ``frames(damage=True)`` are read-only, because only the rows that
+    change are copied into their slots again.
     """
 
     __slots__ = ("changed", "number", "pix_fmt", "timestamp_ns")
@@ -50,7 +51,7 @@ class Screenshot(Frame):
 
 
 class ScreenPool(FramePool):
-    """A `FramePool` whose slots have numbers, and lie in a file if that is wanted."""
+    """A `FramePool` whose slots have numbers, and lie in a file if ``in_file``."""
 
     def __init__(
         self, shape: Sequence[int], dtype: str, slots: int, *, in_file: bool
@@ -62,12 +63,12 @@ class ScreenPool(FramePool):
         if not self._in_file:
             return Memory(self.frame_bytes, self.slots)
         memory = FileMemory(self.frame_bytes, self.slots)
-        self.file: FileIO = memory.file  # the screen's to close
-        self.stride: int = memory.stride  # from a slot to the next in the file
+        self.file: FileIO = memory.file  # the screen closes it
+        self.stride: int = memory.stride  # bytes from a slot to the next in the file
         return memory
 
     def number_of(self, view: memoryview) -> int:
-        """Which slot a frame has; raises ClosedResourceError after `close`."""
+        """Return the number of a frame's slot; ClosedResourceError after `close`."""
         if self._memory is None:
             raise ClosedResourceError("the screen is closed")
         return self._memory.number_of(view)

@@ -1,8 +1,8 @@
-"""The messages of the X protocol that a screen is captured with.
+"""The messages of the X protocol that are needed to capture a screen.
 
-Everything is in this machine's byte order, which the server is told at the beginning.
-A reply, an error and an event begin with the same 32 bytes; a reply may have more.
-The numbers are those of the X11 protocol and of MIT-SHM, RANDR, XFIXES and DAMAGE.
+Numbers are in this machine's byte order, which our first message tells the server.
+Replies, errors and events begin with 32 bytes; a reply may have more.  The constants
+are those of the X11 protocol and of MIT-SHM, RANDR, XFIXES and DAMAGE.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ ERRORS = {number: f"Bad{name}" for number, name in enumerate(_BAD_NAMES.split(),
 _PIXMAP = 2  # the format of an image whose pixels are whole
 _ALL_PLANES = 0xFFFFFFFF
 _STRUCTURE = 1 << 17  # events: the size of the window
-_WHEN_NOT_EMPTY = 3  # tell of damage once, until it is taken
+_WHEN_NOT_EMPTY = 3  # report damage once, until it is taken
 
 
 class ScreenError(ConnectionError):
-    """There is no such display, or its X server refused something."""
+    """There is no such display, or its X server refused a request."""
 
 
 class ScreenLost(ScreenError):
-    """The X server has gone.  Frames that are out stay valid."""
+    """The X server has gone.  Frames that you keep stay valid."""
 
 
 class ScreenChanged(ScreenError):
-    """The screen has another size now, so what was asked for is no longer there.
+    """The screen has another size now, so the region or monitor is no longer there.
 
-    Frames that are out stay valid; open the screen again for the new size.
+    Frames that you keep stay valid; open the screen again for the new size.
     """
 
 
 class Rectangle(NamedTuple):
-    """A part of a screen, in pixels; a region, a monitor, or what has changed."""
+    """A part of a screen, in pixels: a region, a monitor, or a changed part."""
 
     x: int
     y: int
@@ -55,7 +55,7 @@ class Rectangle(NamedTuple):
     height: int
 
     def within(self, outer: Rectangle) -> Rectangle | None:
-        """The part of it that is in another."""
+        """Return the part that is inside ``outer``; None if there is none."""
         x, y = max(self.x, outer.x), max(self.y, outer.y)
         right = min(self.x + self.width, outer.x + outer.width)
         bottom = min(self.y + self.height, outer.y + outer.height)
@@ -64,7 +64,7 @@ class Rectangle(NamedTuple):
         )
 
     def seen_from(self, outer: Rectangle) -> Rectangle:
-        """The same place, counted from the corner of another."""
+        """Return the same place, counted from the corner of ``outer``."""
         return self._replace(x=self.x - outer.x, y=self.y - outer.y)
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class Rectangle(NamedTuple):
 
 @contextlib.contextmanager
 def _sense(otherwise: str = "the X server sends invalid data") -> Iterator[None]:
-    """A block that reads a message, and raises ScreenError if that lacks something."""
+    """Raise ScreenError if the message that the block reads is incomplete or wrong."""
     try:
         yield
     except (struct.error, LookupError, StopIteration, ValueError):
@@ -84,36 +84,36 @@ def _sense(otherwise: str = "the X server sends invalid data") -> Iterator[None]
 
 
 class Setup(NamedTuple):
-    """What the server says of itself and of one of its screens."""
+    """The server's description of itself and of one of its screens."""
 
     resource_base: int
     root: int
     pix_fmt: str  # "" if FFmpeg has no name for it
     depth: int
     pixel_bytes: int
-    row_unit: int  # bytes that each row is a multiple of
+    row_unit: int  # each row is a multiple of these bytes
 
 
 def hello(name: bytes, data: bytes) -> bytes:
-    """The first message, with the cookie."""
+    """Return the first message, with the cookie."""
     order = b"l" if sys.byteorder == "little" else b"B"
     sizes = struct.pack("=HHHHxx", 11, 0, len(name), len(data))
     return order + b"\0" + sizes + _padded(name) + _padded(data)
 
 
 def refusal(head: bytes, rest: bytes) -> str | None:
-    """Why the server does not let us in; None if it does."""
+    """Return why the server refuses the connection; None if it accepts it."""
     if head[0] == 1:
         return None
     said = rest[: head[1]] if head[0] == 0 else rest
     return said.decode("latin-1").strip("\0 \n") or "it does not say why"
 
 
-@_sense("what is there is no X server")
+@_sense("not an X server")
 def setup(data: bytes, screen: int) -> Setup:
-    """Raises: ScreenError if it has no such screen, or is no X server."""
+    """Raises: ScreenError if it has no such screen, or is not an X server."""
     base, vendor, screens, formats, order = struct.unpack_from("=4xI8xH2xBBB", data)
-    if base >> 29:  # the first three bits of all numbers are 0
+    if base >> 29:  # the first three bits of all ids are 0
         raise ValueError("numbers that no request could hold")
     at = 32 + vendor + -vendor % 4
     by_depth = {}
@@ -122,7 +122,7 @@ def setup(data: bytes, screen: int) -> Setup:
         by_depth[depth] = bits, unit
         at += 8
     if screen >= screens:
-        raise ScreenError(f"the display has {screens} screens, and no number {screen}")
+        raise ScreenError(f"no screen {screen}: the display has {screens}, from 0 on")
     for _ in range(screen):
         *_, (_, at) = _visuals(data, at)
     (root,) = struct.unpack_from("=I", data, at)
@@ -137,7 +137,7 @@ def setup(data: bytes, screen: int) -> Setup:
 
 
 def _visuals(data: bytes, at: int) -> Iterator[tuple[tuple[int, tuple[int, ...]], int]]:
-    """The id and the masks of each visual of a screen, and where the next thing is."""
+    """Yield the id and masks of each visual of a screen, and where the next item is."""
     depths, at = data[at + 39], at + 40
     for _ in range(depths):
         (count,) = struct.unpack_from("=H", data, at + 2)
@@ -149,7 +149,7 @@ def _visuals(data: bytes, at: int) -> Iterator[tuple[tuple[int, tuple[int, ...]]
         yield (0, ()), at
 
 
-# Bits of a pixel, is the last byte first, and the masks of red, green and blue.
+# By the bits of a pixel, "is the last byte first?", and the masks of the colours.
 _PIXELS = {
     (32, 0, 0xFF0000, 0xFF00, 0xFF): "bgr0",
     (32, 0, 0xFF, 0xFF00, 0xFF0000): "rgb0",
@@ -174,7 +174,7 @@ def _request(major: int, minor: int = 0, layout: str = "", *values: int) -> byte
 
 
 def _extended(minor: int, layout: str = "", *always: int) -> Callable[..., bytes]:
-    """Make a maker of requests, which is given the extension's number and values.
+    """Return a function that makes requests from the extension's number and values.
 
     ``always`` are the last values of each request.
     """
@@ -191,15 +191,15 @@ get_geometry: Request = partial(_request, 14, 0, "I")  # of a drawable
 get_atom_name: Request = partial(_request, 17, 0, "I")
 version: Request = _extended(0, "II")  # ours, major and minor
 shm_version: Request = _extended(0)
-# (of the segment; the fd travels beside it)
+# (with the segment's id; the fd is sent beside it)
 shm_attach_fd: Request = _extended(6, "IBxxx", False)
 get_monitors: Request = _extended(42, "IBxxx", True)  # of a window
 create_region: Request = _extended(5, "I")
 fetch_region: Request = _extended(19, "I")
 get_cursor: Request = _extended(4)
-# (its number, and a drawable)
+# (with its id, and a drawable)
 create_damage: Request = _extended(1, "IIBxxx", _WHEN_NOT_EMPTY)
-take_damage: Request = _extended(3, "I4xI")  # of that number: move it into a region
+take_damage: Request = _extended(3, "I4xI")  # (with its id, and a region to move it to)
 
 
 def watch_size(window: int) -> bytes:
@@ -222,7 +222,7 @@ def shm_get_image(
 
 
 def extension(reply: bytes) -> tuple[int, int] | None:
-    """The numbers of an extension's requests and events; None without it."""
+    """Return the numbers of an extension's requests and events; None without it."""
     present, major, event = struct.unpack_from("=BBB", reply, 8)
     return (major, event) if present else None
 
@@ -238,7 +238,7 @@ def geometry(reply: bytes) -> Rectangle:
 
 
 def new_size(event: bytes) -> tuple[int, Rectangle]:
-    """A window, and its size, as a ConfigureNotify tells it."""
+    """Return a window and its size, from a ConfigureNotify."""
     window, width, height = struct.unpack_from("=I8xHH", event, 8)
     return window, Rectangle(0, 0, width, height)
 
@@ -258,7 +258,7 @@ def rectangles(reply: bytes) -> list[Rectangle]:
 
 @_sense()
 def monitors(reply: bytes) -> list[tuple[int, bool, Rectangle]]:
-    """Of each its name as an atom, whether it is the first, and where it is."""
+    """Return each monitor's name as an atom, "is it the primary?", and its place."""
     (count,) = struct.unpack_from("=I", reply, 12)
     at, found = HEAD, []
     for _ in range(count):
@@ -274,7 +274,7 @@ class Cursor(NamedTuple):
 
     place: Rectangle
     serial: int
-    pixels: bytes  # 32 bits each: alpha, and colours that are multiplied by it
+    pixels: bytes  # 32 bits each: alpha, and colours, already multiplied by it
 
 
 @_sense()
@@ -288,7 +288,7 @@ def cursor(reply: bytes) -> Cursor:
 
 
 def request_that_failed(error: bytes, majors: dict[int, str]) -> str:
-    """What a server refused, and how it calls the reason."""
+    """Return which request a server refused, and its name for the reason."""
     code, value, minor, major = struct.unpack_from("=xBxxIHB", error)
     name = ERRORS.get(code, f"error {code}")
     return (

@@ -1,8 +1,8 @@
-"""What `aiozerocopy COMMAND` runs: one module a command, started by `cli`.
+"""The commands of `aiozerocopy COMMAND`: one module each, started by `cli`.
 
 capture, demo, doctor, render, serve, view: the commands
 
 scenes      shaders to be rendered          film        a scene into a video
-probes      what doctor asks                progress    a bar on long work
-options     what the command line can say   ending      how a command ends
+probes      the findings of doctor          progress    a bar for long work
+options     options of the command line     ending      exit status and last line
 """

@@ -25,9 +25,9 @@ SLOTS = 4
 
 
 class Recorder:
-    """Two tasks: one takes pictures, the other sends the newest at each due time.
+    """Records with two tasks: one takes pictures, one sends the newest when due.
 
-    So the film keeps its time, whatever the X server does.
+    So the film keeps its time, however slow the X server is.
     """
 
     def __init__(self, screen: X11Screen, film: ffmpeg.Writer, fps: float) -> None:
@@ -39,11 +39,11 @@ class Recorder:
         self.due: int = 0  # frames that the film should have by now
 
     async def run(self, frames: float, begun: str, *, damage: bool) -> None:
-        """Record ``frames`` frames; print ``begun`` once the first is on its way.
+        """Record ``frames`` frames; print ``begun`` once the first was sent.
 
         Raises:
-            ScreenError: the screen is lost, or another one.
-            FFmpegError: FFmpeg died.
+            ScreenError: the screen was lost, or its size has changed.
+            FFmpegError: FFmpeg failed.
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._take, damage)
@@ -64,14 +64,14 @@ class Recorder:
             await anyio.sleep_until(began + sent / self._fps)
             self.due = 1 + math.floor((anyio.current_time() - began) * self._fps)
             assert self._newest is not None
-            await self._film.send(self._newest.view)  # (which outlives the picture)
+            await self._film.send(self._newest.view)  # (a view outlives the picture)
             if not sent:
                 print(begun, flush=True)
             sent += 1
 
 
 def open_screen(options: argparse.Namespace, slots: int) -> X11Screen:
-    """What `add_screen` asks for.
+    """Return the screen that the options of `add_screen` name.
 
     Raises: as `X11Screen`.
     """
@@ -83,8 +83,8 @@ def open_screen(options: argparse.Namespace, slots: int) -> X11Screen:
 def _parser() -> Parser:
     parser = Parser(
         prog="aiozerocopy capture",
-        description="Record an X11 screen into a film. Ctrl-C ends it, and leaves a "
-        "complete film.",
+        description="Record an X11 screen into a film. Ctrl-C ends the recording, and "
+        "leaves a complete film.",
     )
     add_film(parser)
     add_screen(parser)
@@ -101,12 +101,12 @@ def _parser() -> Parser:
         action="store_true",
         help="copy only what the X server reports as changed",
     )
-    add("--quality", choices=QUALITIES, help="default: the encoder's own")
+    add("--quality", choices=QUALITIES, help="quality (default: the encoder's own)")
     return parser
 
 
 async def run(options: argparse.Namespace) -> str:
-    """Record all of it; the line that says how that went."""
+    """Record the film; return a line about it."""
     fps = float(options.rate)
     frames = math.inf
     if options.seconds is not None:
@@ -145,7 +145,7 @@ def _told(options: argparse.Namespace, film: ffmpeg.Writer, recorder: Recorder) 
 
 
 def main(argv: Sequence[str]) -> int:
-    """Record; 0, or an exception."""
+    """Record; return 0 or raise."""
     options = _parser().parse_args(argv)
     pad_in_silence()
     print(anyio.run(run, options))

@@ -1,4 +1,4 @@
-"""The command line: one subcommand a module, see `COMMANDS`."""
+"""The command line: each subcommand is a module, see `COMMANDS`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMANDS = {
-    "doctor": "what this machine offers, what is missing and what that costs",
+    "doctor": "says what this machine offers, what is missing and what that costs",
     "demo": "renders a scene into demo.mp4 and checks what is in it",
     "render": "renders a fragment shader into a video",
     "capture": "records the screen into a video",
     "serve": "shows a scene or a video to browsers and programs",
-    "view": "receives frames, shows how they come, or pipes them on",
+    "view": "receives frames, measures them, or pipes them to a program",
 }
 
 
-# Where no word of ours fits, bash completes the names of files.
+# If none of our words fits, bash completes the names of files.
 _SCRIPT = """\
 # To be evaluated by ~/.bashrc:  eval "$(aiozerocopy --completion bash)"
 _aiozerocopy() {{
@@ -63,12 +63,12 @@ def _run(name: str, words: Sequence[str]) -> int:
         parser.print_help()
         return 0
     try:
-        # Only the wanted module, so that doctor works where demo's extras are missing.
+        # Import only this module, so that doctor works where demo's extras are missing.
         module = importlib.import_module(f"aiozerocopy.commands.{arguments.command}")
         return int(module.main(arguments.arguments))
     except ModuleNotFoundError as error:
         if not extras.is_foreign(error):
-            raise  # a module of our own: that is a bug, show all of it
+            raise  # a module of our own is missing: a bug, so show all of it
         sentence = extras.sentence(name, error, arguments.command)
         print(sentence, file=sys.stderr)
         return ending.FAILED
@@ -86,7 +86,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--completion",
         choices=["bash"],
-        help='print completion for the shell: eval "$(... --completion bash)"',
+        help='print a script for the shell: eval "$(... --completion bash)"',
     )
     parser.add_argument(
         "command",
@@ -99,13 +99,13 @@ def _parser() -> Parser:
         "arguments",
         nargs=REMAINDER,
         metavar="...",
-        help="of the command; see aiozerocopy COMMAND --help",
+        help="the command's arguments: see aiozerocopy COMMAND --help",
     )
     return parser
 
 
 def _completion() -> str:
-    """A script for bash, from the parsers: commands, their options, and choices."""
+    """Return a script for bash, with the commands, their options, and choices."""
     choices, options = [], []
     for command in COMMANDS:
         names: list[str] = []

@@ -1,9 +1,8 @@
 """``make demo``: an animated scene, rendered without a window, becomes ``demo.mp4``.
 
 Each frame goes from the GPU into a slot of a pool, and from there into FFmpeg by the
-fastest lane there is.  Afterwards FFmpeg says what is in the file, some frames go
-through a lossless codec and must come back bit by bit, and a contact sheet shows what
-was rendered.
+fastest lane.  Afterwards FFmpeg counts the frames in the file, some frames go through a
+lossless codec and must come back unchanged, and a contact sheet shows some frames.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ SHEET = (4, 3)  # pictures across and down
 
 
 async def decoded_digests(path: Path, pix_fmt: str) -> list[str]:
-    """The hash of each frame that FFmpeg decodes from the file."""
+    """Return the hash of each frame that FFmpeg decodes from the file."""
     digests = []
     async with ffmpeg.Reader(str(path), pix_fmt=pix_fmt) as video:
         async for frame in video:
@@ -51,7 +50,7 @@ async def _render(scene: Scene, path: Path, frames: int, **options: Any) -> Rend
 
 
 async def check_lossless(scene: Scene, frames: int) -> tuple[Rendered, bool]:
-    """Do frames come back bit by bit from a lossless codec?"""
+    """Do frames come back from a lossless codec unchanged?"""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "lossless.mkv"
         options = ["-pix_fmt", "bgra" if scene.pix_fmt == "rgba" else "gbrp"]
@@ -64,7 +63,7 @@ async def check_lossless(scene: Scene, frames: int) -> tuple[Rendered, bool]:
 
 
 async def contact_sheet(video: Path, frames: int, picture: Path) -> None:
-    """Frames from all over the file in one picture."""
+    """Make one picture with frames from all parts of the file."""
     across, down = SHEET
     step = max(1, frames // (across * down))
     filters = f"select=not(mod(n\\,{step})),scale=480:-2,tile={across}x{down}:padding=8"
@@ -85,7 +84,7 @@ def summary(made: Rendered) -> str:
 
 
 async def run(options: argparse.Namespace) -> bool:
-    """Render, encode, verify; False if anything is not what it should be."""
+    """Render, encode and check; False if a frame is missing or has changed."""
     with contextlib.closing(scenes.demo_scene(SIZE, FPS)) as scene:
         print(
             f"{SIZE[0]} x {SIZE[1]} at {FPS} fps, {scene.pix_fmt}, drawn by "
@@ -112,8 +111,8 @@ async def run(options: argparse.Namespace) -> bool:
 def _parser() -> Parser:
     parser = Parser(
         prog="aiozerocopy demo",
-        description="Render an animated scene without a window into a film, check what "
-        "is in it, and show some of its frames in a picture beside it.",
+        description="Render an animated scene without a window into a film, check the "
+        "film, and save some of its frames in a picture beside it.",
     )
     parser.add_argument(
         "-o",
@@ -143,7 +142,7 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the demo; 1 if a frame is missing or is not what was rendered."""
+    """Run the demo; return 1 if a frame is missing or has changed."""
     options = _parser().parse_args(argv)
     options.output = Path(options.output).resolve()
     backend = {"use_uvloop": options.loop == "uvloop"}

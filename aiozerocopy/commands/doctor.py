@@ -1,4 +1,4 @@
-"""What this machine offers, what is missing, what that costs and how to get it."""
+"""Say what this machine offers, what is missing, what that costs and how to get it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDE = 80  # columns of a terminal that has room for a table
 
 
 def examine(probe: Callable[[], Finding]) -> Finding:
-    """Run one probe; a probe that fails is a finding as well."""
+    """Run one probe; make a finding of its failure, too."""
     try:
         return probe()
     except Exception as error:
@@ -48,9 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def as_text(finding: Finding, width: int, columns: int) -> str:
-    """Lines of aligned text, or in a narrow terminal a paragraph.
+    """Return lines of aligned text, or a paragraph for a narrow terminal.
 
-    What gets something stays in one line, to be copied.
+    A remedy stays in one line, to be copied.
     """
     indent = " " * (width + 11 if columns >= WIDE else 2)
     head = f"{finding.verdict:<7}  {finding.name:<{width}}  "

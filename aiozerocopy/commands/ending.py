@@ -1,4 +1,4 @@
-"""How a command ends: its exit status, and one line that says what was wrong."""
+"""The end of a command: its exit status, and one line that says what was wrong."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 FAILED = 1
-AGAIN = 0.01  # seconds after which Ctrl-C comes again that Python has dropped
+AGAIN = 0.01  # seconds until a Ctrl-C that Python has dropped is raised again
 INTERRUPTS = (KeyboardInterrupt, asyncio.CancelledError)
-# (the latter is what anyio.run makes of the former before Python 3.11)
+# (before Python 3.11 anyio.run turns the former into the latter)
 
-# What the operating system says in a few words, and what can be done about it.
+# What the user can do about an error of the operating system.
 _HELP = {
-    errno.EADDRINUSE: "something else is there: choose another",
+    errno.EADDRINUSE: "something else is there: choose another port or path",
     errno.EADDRNOTAVAIL: "a server needs an address of this machine, or 0.0.0.0",
     errno.ECONNREFUSED: "is the server running, and is this its address?",
     errno.EEXIST: "--overwrite replaces it",
     errno.ENOSPC: "make room there, or choose another place",
 }
 _NO_LISTENING = {
-    errno.EACCES: "ports below 1024 are for root: choose another",
+    errno.EACCES: "ports below 1024 are for root: choose another port",
     errno.ENOENT: "make the folder first",
 }
 _NO_SUCH_HOST = "check the name of the host"
 
 _NOT_WRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF)
 
-# Parts of FFmpeg's messages that say nothing: its speaker, and what always follows.
+# Parts of FFmpeg's messages that say nothing: the speaker, and lines that must follow.
 _SPEAKER = re.compile(r"^(?:\[[^\]]* @ 0x[0-9a-f]+\] )+")
 _OPENING = re.compile(
     r"^Error opening input: (.*)\nError opening input file (.*)\.$", re.M
 )
-# From version 7 on its last words are what came of the reason, not the reason.
+# From version 7 on its last lines are consequences of the reason, not the reason.
 _OUTCOME = re.compile(
     "Error (?:opening (?:in|out)put files?|initializing the muxer|sending frames"
     "|applying encoder options|while opening encoder)|Task finished|Terminating thread"
     "|Nothing was written|Could not open encoder"
 )
 _NO_FORMAT = re.compile(r"Unable to (?:find a suitable|choose an) output format")
-LAST_LINES = 3  # of what a program says at its end
+LAST_LINES = 3  # of a program's output
 
 
 def line_for(error: BaseException) -> str | None:
-    """What went wrong, in one line; None for a fault of ours, to be shown whole."""
+    """Return what went wrong, in one line; None for a bug, which is shown whole."""
     error = _first(error)
     if isinstance(error, MemoryError):
         return "there is not enough memory for this: try a smaller size"
@@ -74,7 +74,7 @@ def line_for(error: BaseException) -> str | None:
         return "the connection was lost"
     if isinstance(error, CalledProcessError):
         return f"{error.cmd[0]} failed (exit status {error.returncode})"
-    # What the package raises itself is meant to be read.
+    # The texts of the package's own errors are for users.
     is_ours = type(error).__module__.partition(".")[0] == "aiozerocopy"
     if isinstance(error, ValueError) or is_ours:
         return in_one_line(str(error))
@@ -82,14 +82,14 @@ def line_for(error: BaseException) -> str | None:
 
 
 def _first(error: BaseException) -> BaseException:
-    """Of errors in a group the first; tasks are often the reason for a group."""
+    """Return the first error of a group, which task groups make even of one."""
     while inner := getattr(error, "exceptions", ()):
         error = inner[0]
     return error
 
 
 def in_one_line(text: str, most: int = 0) -> str:
-    """A message without the lines that only decorate it; at most the last few."""
+    """Return a message without its decoration; at most the last ``most`` lines."""
     lines = [_SPEAKER.sub("", line.strip()) for line in text.splitlines()]
     text = _OPENING.sub(r"\2: \1", "\n".join(lines))
     said = [line for line in text.splitlines() if re.search(r"\w", line)]
@@ -98,7 +98,7 @@ def in_one_line(text: str, most: int = 0) -> str:
 
 
 def _of_stream(error: StreamBroken) -> str:
-    """FFmpeg's last words, or what is known of a reader that has left."""
+    """Return FFmpeg's last lines, or the error of a reader that has left."""
     if not error.stderr:
         return in_one_line(str(error))
     said = in_one_line(error.stderr, LAST_LINES)
@@ -111,7 +111,7 @@ def _of_system(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return f"TLS: {error.reason or error.strerror or error}"
     if error.errno is None or error.strerror is None:
-        return in_one_line(str(error), LAST_LINES) or "nobody has answered in time"
+        return in_one_line(str(error), LAST_LINES) or "there was no answer in time"
     where = f"{error.filename}: " if error.filename is not None else ""
     return f"{where}{error.strerror}{_help_for(error)}"
 
@@ -127,11 +127,11 @@ def _help_for(error: OSError) -> str:
 
 # ---- the end of the process ---------------------------------------------------------
 
-last_words: list[str] = []  # what an interrupted command still has to say
+last_words: list[str] = []  # said when a command is interrupted
 
 
 def ended(name: str, run: Callable[[], int]) -> int:
-    """Run a command to its end, whatever that is, and give its exit status."""
+    """Run a command, however it ends, and return its exit status."""
     by_signal = _end_as_by_ctrl_c()
     logging.getLogger("asyncio").addFilter(_is_no_race)
     last_words.clear()
@@ -147,20 +147,20 @@ def ended(name: str, run: Callable[[], int]) -> int:
             return status
         _of_stdout(first)
         complain(name, ": ".join(["interrupted", *last_words]))
-        # If Ctrl-C came while a string was executed, as in an import that makes a
-        # dataclass, Python ends itself by SIGINT whatever we return.  The next string
-        # that is executed makes it forget that.
+        # If Ctrl-C came while Python executed a string, as an import of a dataclass
+        # does, Python ends itself by SIGINT whatever we return.  Executing another
+        # string clears that.
         exec("")
-        # What a shell reports for a program that a signal has ended.
+        # A shell reports this status for a program that a signal has ended.
         return 128 + (signal.SIGTERM if by_signal else signal.SIGINT)
 
 
 def _failed(name: str, first: BaseException, error: BaseException) -> int | None:
-    """Say in one line what went wrong, for this exit status; None if no line can."""
+    """Say in one line what went wrong; return the exit status, None without a line."""
     if not isinstance(first, Exception):
         return None
     cause = _of_stdout(first) or error
-    if isinstance(cause, BrokenPipeError):  # `head`, say, has enough
+    if isinstance(cause, BrokenPipeError):  # the reader, such as `head`, has left
         return 128 + signal.SIGPIPE
     line = line_for(cause)
     if line is None:
@@ -179,13 +179,13 @@ def _run(run: Callable[[], int]) -> int:
 
 
 def _of_stdout(error: BaseException) -> OSError | None:
-    """The error of a standard output that takes nothing; it is not tried again."""
+    """Return standard output's own error, if it has one; then stop writing there."""
     if sys.stdout is None:
         return None
     try:
         unnamed = isinstance(error, OSError) and error.filename is None
         if unnamed and getattr(error, "errno", 0) in _NOT_WRITTEN:
-            sys.stdout.write("\n")  # is it this file that takes no more?
+            sys.stdout.write("\n")  # does standard output raise this error?
         sys.stdout.flush()
     except OSError as again:
         nothing = os.open(os.devnull, os.O_WRONLY)
@@ -196,23 +196,24 @@ def _of_stdout(error: BaseException) -> OSError | None:
 
 
 def complain(name: str, line: str) -> None:
-    """One line on stderr, in place of what a command says of its progress."""
-    if sys.stderr is None:  # closed; print would take standard output
+    """Write one line on stderr, in place of the line of progress."""
+    if sys.stderr is None:  # closed; print would use standard output
         return
     wiped = "\r\x1b[K" if sys.stderr.isatty() else ""
     print(f"{wiped}{name}: {line}", file=sys.stderr, flush=True)
 
 
 def _is_no_race(record: logging.LogRecord) -> bool:
-    """False for what asyncio says if Ctrl-C cancels a future that is just being set."""
+    """False for asyncio's log of a future that Ctrl-C cancels while it is being set."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, asyncio.InvalidStateError)
 
 
 @contextlib.contextmanager
 def _ctrl_c_comes_again() -> Iterator[None]:
-    """Python drops what is raised in a destructor, and in a callback of its own such
-    as those of an import.  If that is a KeyboardInterrupt, it is raised once more.
+    """Raise a KeyboardInterrupt again that Python has dropped.
+
+    It drops exceptions in destructors, and in callbacks such as those of an import.
     """
     others, is_over = sys.unraisablehook, False
     main = threading.get_ident()
@@ -237,25 +238,25 @@ def _ctrl_c_comes_again() -> Iterator[None]:
 
 
 def _end_as_by_ctrl_c() -> list[int]:
-    """Let SIGTERM end things as well as Ctrl-C does; the list says that it came.
+    """Have SIGTERM end the command as Ctrl-C does; the list tells that it came.
 
-    A shell's script starts what is to run beside it (``aiozerocopy serve &``) with
-    Ctrl-C ignored.  It is blocked then instead, which SIGTERM ends.
+    A shell script starts programs in the background (``aiozerocopy serve &``) with
+    Ctrl-C ignored.  Then we block it instead, until SIGTERM comes.
     """
     came: list[int] = []
     ctrl_c = {signal.SIGINT}
 
     def end(number: int, _frame: object) -> None:
         came.append(number)
-        # Blocked, it joins a Ctrl-C that has waited: a second one would be raised
-        # wherever the program is.
+        # A blocked SIGINT that waits and this one become one; two would raise a second
+        # KeyboardInterrupt, wherever the program is by then.
         signal.raise_signal(signal.SIGINT)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ctrl_c)
 
     if threading.current_thread() is threading.main_thread():
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
             signal.pthread_sigmask(signal.SIG_BLOCK, ctrl_c)
-            # (the one that asyncio takes over)
+            # (asyncio takes over only this handler)
             signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, end)
     return came

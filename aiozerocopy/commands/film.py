@@ -1,4 +1,4 @@
-"""From a scene to a file: frames through a pool and the fastest lane into FFmpeg."""
+"""A scene becomes a file: frames go through a pool and the fastest lane into FFmpeg."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ QUICK = "ultrafast"
 
 
 def quick_preset(codec: str | None, output: str) -> str | None:
-    """What is used where no preset is asked for."""
+    """Return the preset that is used if the user names none."""
     return QUICK if has_presets(codec, container_of(output)) else None
 
 
 def pad_in_silence() -> None:
-    """Let a film of odd size have even ones, without a warning."""
+    """Pad films of odd size without a warning."""
     warnings.filterwarnings("ignore", "4:2:0 has even sizes")
 
 
 @dataclass
 class Rendered:
-    """What was rendered, how it went to FFmpeg, and how long it took."""
+    """The film, how its frames went to FFmpeg, and how long that took."""
 
     output: str
     frames: int
@@ -94,7 +94,7 @@ async def render(
                 await last
                 stats, lane = video.stats, video.lane
     except (KeyboardInterrupt, anyio.get_cancelled_exc_class()):
-        if video.frames_written and not check:  # (what is checked is no film to keep)
+        if video.frames_written and not check:  # (a checked film is not kept)
             kept = f"{video.frames_written:,} of {counted(frames)}"
             ending.last_words.append(f"{video.written_to}: {kept} are in it")
         raise
@@ -112,7 +112,7 @@ async def render(
 def _pictures(
     scene: Scene, pool: FramePool, count: int, video: ffmpeg.Writer
 ) -> AsyncIterator[Frame | Picture]:
-    """What is converted on its way is read where the driver has it."""
+    """Return pictures in the driver's memory if they are converted, else frames."""
     if video.converts and isinstance(scene, ShaderScene):
         return scene.pictures(count)
     return scene.frames(pool, count)

@@ -1,6 +1,6 @@
 """The parser of the commands, and their options: sizes, rates, addresses, files, TLS.
 
-A function that takes one text is a ``type`` for argparse and raises `Refused`.
+A function that takes one text is a ``type`` for argparse, and raises `Refused`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 
-LARGEST = 16384  # pixels: more no encoder of video takes
+LARGEST = 16384  # pixels: no video encoder takes more
 FASTEST = 1_000_000  # frames a second
 LONGEST = 1_000_000_000  # seconds
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
@@ -35,14 +35,14 @@ TOKEN_VARIABLE = "AIOZEROCOPY_TOKEN"
 
 
 class Parser(ArgumentParser):
-    """Its help shows defaults; its complaints are one line."""
+    """An ArgumentParser whose help shows defaults, and whose errors are one line."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=_Help, **options)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if (stream := file or sys.stderr) is not None:
-            stream.write(message)  # or say why not
+            stream.write(message)  # (argparse's method hides an error of the stream)
 
     def error(self, message: str) -> NoReturn:
         about, said = message.partition("argument ")[::2]
@@ -51,7 +51,7 @@ class Parser(ArgumentParser):
 
 
 class _Help(HelpFormatter):
-    """Keeps tables as they are written, and shows defaults."""
+    """A formatter that keeps tables as they are written, and shows defaults."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return (
@@ -66,7 +66,7 @@ class _Help(HelpFormatter):
 
 
 class Refused(ArgumentTypeError):
-    """What is wrong with a text, and what to write instead."""
+    """The error of a text: what is wrong with it, and what to write instead."""
 
     def __init__(self, text: str, why: str, instead: str = "") -> None:
         super().__init__(f"{text!r} {why}" + (f": write {instead}" if instead else ""))
@@ -97,7 +97,7 @@ def size(text: str) -> Size:
 
 
 def region(text: str) -> tuple[int, int, int, int]:
-    """``640x480+10+20``: a width and a height, from that column and that row on."""
+    """``640x480+10+20``: width, height, first column and first row."""
     match = re.fullmatch(
         r"([0-9]{1,5})x([0-9]{1,5})([+-][0-9]{1,5})([+-][0-9]{1,5})", text
     )
@@ -114,7 +114,7 @@ def rate(text: str) -> Fraction:
     except (ValueError, ZeroDivisionError):
         value = Fraction()
     if not 1 / FASTEST <= value <= FASTEST:
-        what = "write one such as 30, 29.97 or 30000/1001"
+        what = "write a number such as 30, 29.97 or 30000/1001"
         raise Refused(text, f"is not a frame rate: {what}")
     return value
 
@@ -139,12 +139,12 @@ def count(text: str) -> int:
 
 
 def _whole_number(text: str) -> int | None:
-    """None if it is no whole number of up to twelve digits."""
+    """Return the number; None unless it is whole and has up to twelve digits."""
     return int(text) if re.fullmatch("[0-9]{1,12}", text) else None
 
 
 def ffmpeg_option(text: str) -> tuple[str, str]:
-    """``crf=20``: an option of FFmpeg's and its value."""
+    """``crf=20``: an option of FFmpeg and its value."""
     name, _, value = text.removeprefix("-").partition("=")
     if not (name and value):
         raise Refused(text, "is not an option: write NAME=VALUE, such as crf=20")
@@ -163,7 +163,7 @@ def words(text: str) -> list[str]:
 
 
 def token(text: str) -> str:
-    """The token that a viewer shows to a server."""
+    """The token that a viewer sends to a server."""
     if not 0 < len(text.encode(errors="surrogateescape")) <= MAX_TOKEN:
         raise ArgumentTypeError(
             f"a token has 1 to {MAX_TOKEN} bytes: write one, or leave out --token"
@@ -177,19 +177,19 @@ def add_token(parser: ArgumentParser) -> None:
     group.add_argument(
         "--token",
         type=token,
-        help="the secret that a viewer must give; others on this machine can see it "
-        f"here, so better use --token-file or {TOKEN_VARIABLE}",
+        help="the secret that viewers must send; other users of this machine can see "
+        f"it here: better use --token-file, or the variable {TOKEN_VARIABLE}",
     )
     group.add_argument(
         "--token-file",
         type=file,
         metavar="FILE",
-        help="a file with the token; a server accepts any of several, one a line",
+        help="a file with the token, or for a server with several, one on each line",
     )
 
 
 def tokens(options: Namespace) -> list[str] | None:
-    """What --token, --token-file or the environment says; None if nothing does.
+    """Return the tokens of --token, --token-file or the environment; None without any.
 
     Raises: OSError, ValueError.
     """
@@ -218,7 +218,7 @@ def file(text: str) -> Path:
 
 
 def output(text: str) -> str:
-    """Whatever FFmpeg can write to: a path or a URL."""
+    """A path or a URL to which FFmpeg can write."""
     if text in ("", "-"):
         raise Refused(text, "cannot hold a film: write a path or URL")
     name, end = os.path.splitext(text)
@@ -229,9 +229,9 @@ def output(text: str) -> str:
 
 
 def source(text: str) -> str:
-    """Whatever FFmpeg can read: a path, a URL, a device."""
+    """A path, a URL or a device that FFmpeg can read; or a source of our own."""
     if text in ("", "-"):
-        raise Refused(text, "is not a source: write a file, a URL or demo")
+        raise Refused(text, "is not a source: write a file, a URL, screen or demo")
     return text
 
 
@@ -239,7 +239,7 @@ def source(text: str) -> str:
 
 
 class Address(NamedTuple):
-    """Where a server is: a host and its port, or the path of a Unix socket."""
+    """The place of a server: a host and its port, or the path of a Unix socket."""
 
     host: str
     port: int | None = None
@@ -251,7 +251,7 @@ class Address(NamedTuple):
 
 
 def port(text: str) -> int:
-    """``8000``; ``0`` is any free one."""
+    """``8000``; ``0`` means any free port."""
     value = _whole_number(text)
     if value is None or value > LAST_PORT:
         what = f"write a number up to {LAST_PORT}, or 0 for any that is free"
@@ -278,7 +278,7 @@ def address(text: str) -> Address:
         what = "write an IPv6 address in brackets, such as [::1]:8000"
         raise Refused(text, f"has several colons: {what}")
     if not 0 < number <= LAST_PORT:
-        raise Refused(text, "has no port", f"one from 1 to {LAST_PORT} after the colon")
+        raise Refused(text, "has no valid port", f"a port from 1 to {LAST_PORT}")
     return Address(host, number)
 
 
@@ -286,7 +286,7 @@ def host(text: str) -> str:
     """``127.0.0.1``, ``::1`` or a name, without a port."""
     name = text.removeprefix("[").removesuffix("]")
     if not _is_ip(name) and not re.fullmatch(r"[^\s:/]+", name):
-        what = "write one without a port, such as 127.0.0.1, or 0.0.0.0 for everybody"
+        what = "write a name or address without a port, such as 127.0.0.1"
         raise Refused(text, f"is not a host: {what}")
     return name
 
@@ -294,7 +294,7 @@ def host(text: str) -> str:
 def origin(text: str) -> str:
     """``https://tv.example``, without a path."""
     if not re.fullmatch(r"https?://[^\s/]+/?", text):
-        what = "write one without a path, such as https://films.example.org"
+        what = "write a URL without a path, such as https://films.example.org"
         raise Refused(text, f"is not a page's origin: {what}")
     return text
 
@@ -313,7 +313,7 @@ def _is_ip(text: str) -> bool:
 def add_picture(parser: ArgumentParser, default: Size, fps: int) -> None:
     """Add ``--size`` and ``--fps``."""
     parser.add_argument(
-        "--size", type=size, default=default, metavar="WxH", help="width and height"
+        "--size", type=size, default=default, metavar="WxH", help="size of the scene"
     )
     parser.add_argument(
         "--fps",
@@ -327,12 +327,12 @@ def add_picture(parser: ArgumentParser, default: Size, fps: int) -> None:
 def add_film(parser: ArgumentParser) -> None:
     """Add ``--output``, ``--codec`` and ``--overwrite``."""
     parser.add_argument(
-        "-o", "--output", type=output, required=True, help="a file or URL"
+        "-o", "--output", type=output, required=True, help="the film: a file or URL"
     )
     parser.add_argument(
         "--codec",
         metavar="NAME",
-        help="one of FFmpeg's encoders, or auto: hardware, if it works here "
+        help="an encoder of FFmpeg, or auto: one in hardware, if one works here "
         "(default: by the film's name)",
     )
     parser.add_argument(
@@ -343,14 +343,14 @@ def add_film(parser: ArgumentParser) -> None:
 def add_screen(parser: ArgumentParser) -> None:
     """Add ``--display``, ``--region``, ``--monitor`` and ``--cursor``."""
     parser.add_argument(
-        "--display", metavar="NAME", help="such as :0 (default: what DISPLAY says)"
+        "--display", metavar="NAME", help="the X display, such as :0 (default: DISPLAY)"
     )
     part = parser.add_mutually_exclusive_group()
     part.add_argument(
-        "--region", type=region, metavar="WxH+X+Y", help="a part of the screen"
+        "--region", type=region, metavar="WxH+X+Y", help="only a part of the screen"
     )
     part.add_argument(
-        "--monitor", metavar="NAME", help="one monitor, by its name in xrandr"
+        "--monitor", metavar="NAME", help="only this monitor, by its name in xrandr"
     )
     parser.add_argument(
         "--cursor", action="store_true", help="include the mouse pointer"
@@ -363,20 +363,21 @@ def add_server_tls(parser: ArgumentParser) -> None:
         "--tls-cert",
         type=file,
         metavar="FILE",
-        help="PEM with the certificate (and its key): HTTPS for --web, TLS for --tcp",
+        help="a PEM file with the certificate (and its key): HTTPS for --web, TLS for "
+        "--tcp",
     )
     parser.add_argument(
         "--tls-key",
         type=file,
         metavar="FILE",
-        help="PEM with the key, if the certificate's file has none",
+        help="a PEM file with the key, if the certificate's file has none",
     )
 
 
 def server_tls(options: Namespace) -> ssl.SSLContext | None:
-    """The context for --tls-cert and --tls-key.
+    """Return the context for --tls-cert and --tls-key.
 
-    Raises: OSError, ValueError, which names the file that is missing or wrong.
+    Raises: OSError, ValueError; the text names the file that is missing or wrong.
     """
     if options.tls_cert is None:
         return None
@@ -391,7 +392,7 @@ def server_tls(options: Namespace) -> ssl.SSLContext | None:
         context.load_cert_chain(certificate, key)
     except ssl.SSLError as error:
         reason = (error.reason or "cannot be read").replace("_", " ").lower()
-        raise ValueError(f"{certificate} with {key}: {reason}") from error
+        raise ValueError(f"cannot use {certificate} with {key}: {reason}") from error
     return context
 
 
@@ -415,7 +416,7 @@ def add_client_tls(parser: ArgumentParser) -> None:
 
 
 def client_tls(options: Namespace) -> ssl.SSLContext | None:
-    """The context for --tls and --tls-ca.
+    """Return the context for --tls and --tls-ca.
 
     Raises: as `server_tls`.
     """
@@ -429,7 +430,7 @@ def client_tls(options: Namespace) -> ssl.SSLContext | None:
 
 
 def trust(path: Path) -> ssl.SSLContext:
-    """A context that trusts this authority, or this server's own certificate.
+    """Return a context that trusts this authority, or this server's own certificate.
 
     Raises: as `server_tls`.
     """
@@ -440,6 +441,6 @@ def trust(path: Path) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=path)
     except ssl.SSLError as error:
         raise ValueError(f"{path} holds no certificate that can be read") from error
-    # Python 3.13's default: the certificate need not be an authority's.
+    # The default from Python 3.13 on: the certificate need not be an authority's.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context

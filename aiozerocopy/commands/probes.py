@@ -1,7 +1,7 @@
-"""What this machine offers: each probe looks at one thing.
+"""The probes of doctor: each looks at one thing that this machine may offer.
 
-A probe returns what it has seen, or raises; nothing here changes the machine, and no
-optional package is imported into this process.
+A probe returns what it has found, or raises.  It changes nothing on the machine, and
+imports no optional package into this process.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 
 Availability = Literal["ok", "limited", "missing", "unknown"]
 
-PATIENCE = 20.0  # seconds that a program may take
+PATIENCE = 20.0  # seconds until a program must have ended
 MEBIBYTE = 1 << 20
 SPLICE_F_NONBLOCK = 2
-# Python has no names for these, or only where its own build machine had them.
+# Python lacks these names, or has them only if its own build machine did.
 RWF_NOWAIT = 0x8
 RWF_NOSIGNAL = 0x100
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One row of the report; cost and remedy say more where something is missing."""
+    """One row of the report; if something is missing, with its cost and a remedy."""
 
     name: str
     value: str
@@ -57,12 +57,12 @@ class Finding:
 
 
 class Lack(NamedTuple):
-    """What a probe has seen that is not as good as it could be."""
+    """The result of a probe that could be better."""
 
     value: str
     verdict: Availability
     remedy: str
-    cost: str = ""  # where it is another than the probe's own
+    cost: str = ""  # if it is not the probe's own
 
 
 PROBES: list[Callable[[], Finding]] = []  # in the order of the report
@@ -71,10 +71,9 @@ PROBES: list[Callable[[], Finding]] = []  # in the order of the report
 def _probe(
     name: str, cost: str = "", *, of_linux: bool = False
 ) -> Callable[[Callable[[], Seen]], Callable[[], Finding]]:
-    """A row of the report, and what it costs if that lacks.
+    """Make a function a probe: a row of the report, with the cost of a lack.
 
-    The function returns what is there, a `Lack`, or None if this system has no such
-    thing.
+    The function returns what is there, a `Lack`, or None if this system cannot have it.
     """
 
     def add(look: Callable[[], Seen]) -> Callable[[], Finding]:
@@ -125,7 +124,7 @@ def kernel() -> Seen:
     of_linux=True,
 )
 def pipe_size() -> Seen:
-    """How large a pipe may be, and what the kernel really gave when asked."""
+    """How large may a pipe be, and how large did the kernel make one?"""
     limit = int(Path("/proc/sys/fs/pipe-max-size").read_text())
     with _own_pipe() as (_, writer):
         granted = _grow_pipe(writer, limit)
@@ -133,7 +132,7 @@ def pipe_size() -> Seen:
     if granted >= MEBIBYTE:
         return value
     if granted < limit:
-        # A user's pipes share fs.pipe-user-pages-soft; beyond it none may grow.
+        # A user's pipes share fs.pipe-user-pages-soft; beyond it no pipe may grow.
         remedy = "sudo sysctl fs.pipe-user-pages-soft=65536, or close some pipes"
     else:
         remedy = f"sudo sysctl fs.pipe-max-size={MEBIBYTE}"
@@ -146,7 +145,7 @@ def pipe_size() -> Seen:
     of_linux=True,
 )
 def rwf_nowait() -> Seen:
-    """Whether one write may be non-blocking on a pipe that is not."""
+    """Can one write be non-blocking on a blocking pipe?"""
     return _write_with(RWF_NOWAIT, "Linux 6.4 or newer")
 
 
@@ -156,7 +155,7 @@ def rwf_nowait() -> Seen:
     of_linux=True,
 )
 def rwf_nosignal() -> Seen:
-    """Whether a pipe write can be told not to raise SIGPIPE."""
+    """Can a pipe be written to without SIGPIPE?"""
     return _write_with(RWF_NOSIGNAL, "Linux 6.18 or newer")
 
 
@@ -164,7 +163,7 @@ def rwf_nosignal() -> Seen:
     "vmsplice", "pool frames into a pipe are copied once, by the kernel", of_linux=True
 )
 def vmsplice() -> Seen:
-    """What vmsplice does with our pages: share them, copy them, or refuse."""
+    """Does vmsplice share our pages, copy them, or refuse them?"""
     try:
         shared = _vmsplice_shares()
     except OSError as error:
@@ -252,7 +251,7 @@ def ffmpeg() -> Seen:
 
 
 def _find_ffmpeg() -> tuple[str | None, str]:
-    """Its path, and where it is from."""
+    """Return FFmpeg's path, and where it was found."""
     if path := shutil.which("ffmpeg"):
         return path, "PATH"
     if importlib.util.find_spec("imageio_ffmpeg"):
@@ -262,7 +261,7 @@ def _find_ffmpeg() -> tuple[str | None, str]:
 
 @_probe("H.264 in hardware", 'the CPU encodes: codec="auto" takes libx264')
 def hardware_encoder() -> Seen:
-    """Which encoder in hardware has just encoded a few frames."""
+    """Which hardware encoders can encode a few frames?"""
     path, _ = _find_ffmpeg()
     if path is None:
         return Lack("no FFmpeg to ask", "missing", "see FFmpeg")
@@ -308,7 +307,7 @@ print(f"{context.info['GL_RENDERER']}, OpenGL {version // 100}.{version % 100 //
 """
 
 
-# --- what the probes share ----------------------------------------------------
+# --- helpers of the probes ----------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -319,7 +318,7 @@ def _own_pipe() -> Iterator[tuple[int, int]]:
 
 
 def _write_with(flag: int, remedy: str) -> Seen:
-    """Write one byte to a pipe of our own with that flag of pwritev2."""
+    """Write one byte to a pipe of our own with this flag of pwritev2."""
     with _own_pipe() as (_, writer):
         try:
             os.pwritev(writer, [b"x"], -1, flag)
@@ -331,7 +330,7 @@ def _write_with(flag: int, remedy: str) -> Seen:
 
 
 def _grow_pipe(fd: int, wanted: int) -> int:
-    """Ask for a pipe of that size and return the size it has then."""
+    """Ask for a pipe of this size, and return the size that it has then."""
     try:
         fcntl.fcntl(fd, F_SETPIPE_SZ, wanted)
     except OSError as error:
@@ -343,7 +342,7 @@ def _grow_pipe(fd: int, wanted: int) -> int:
 def _vmsplice_shares() -> bool:
     """Change a byte between vmsplice and read: does the reader see the change?"""
     page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with page, _own_pipe() as (reader, writer):  # (closed, it lets go of the page)
+    with page, _own_pipe() as (reader, writer):  # (closing it frees the page)
         os.set_blocking(reader, False)
         first = ctypes.c_char.from_buffer(page)
         try:
@@ -364,7 +363,7 @@ def _vmsplice_page(fd: int, address: int) -> None:
 
 
 def _output(command: list[str]) -> str:
-    """Run a command and return what it printed; its last words if it failed."""
+    """Run a command and return its output; raise its last line if it failed."""
     ended = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,

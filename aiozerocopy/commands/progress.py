@@ -1,4 +1,4 @@
-"""How far long work is: one line that changes where somebody looks, else lines."""
+"""The progress of long work: one changing line on a terminal, else new lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-OFTEN, EVERY = 0.1, 5.0  # seconds between two lines: where somebody looks, and else
+OFTEN, EVERY = 0.1, 5.0  # seconds between two lines: on a terminal, and else
 WIPE = "\r\x1b[K"
 
 
@@ -19,9 +19,9 @@ WIPE = "\r\x1b[K"
 def frames_bar(
     title: str, frames: int, frame_bytes: int
 ) -> Iterator[Callable[[str], None]]:
-    """Shows frames, frames a second and, where there is room, bytes and the lane.
+    """Show frames, frames a second and, if there is room, bytes and the lane.
 
-    Call what it yields for each frame, with the lane that it took.
+    It yields a function: call that for each frame, with the lane that the frame took.
     """
     looks = sys.stdout.isatty()
     if not looks:
@@ -59,5 +59,5 @@ def counted(frames: int) -> str:
 
 
 def shortened(title: str, most: int) -> str:
-    """The end of it, which tells films apart."""
+    """Return the end of the title, in which films differ."""
     return title if len(title) <= most else f"…{title[len(title) - most + 1 :]}"

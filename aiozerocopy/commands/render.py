@@ -47,15 +47,15 @@ def _parser() -> Parser:
     rate.add_argument(
         "--quality",
         choices=QUALITIES,
-        help="instead of a bitrate (default: the encoder's own)",
+        help="quality, instead of a --bitrate (default: the encoder's own)",
     )
     parser.add_argument(
         "--preset",
         choices=PRESETS,
         metavar="NAME",
-        help=f"ultrafast to veryslow (default: {QUICK})",
+        help=f"the encoder's speed, ultrafast to veryslow (default: {QUICK})",
     )
-    rate.add_argument("--bitrate", metavar="RATE", help="such as 5M")
+    rate.add_argument("--bitrate", metavar="RATE", help="bits a second, such as 5M")
     parser.add_argument(
         "--ffmpeg-option",
         action="append",
@@ -68,13 +68,13 @@ def _parser() -> Parser:
         "--pix-fmt",
         default="auto",
         metavar="NAME",
-        help="the pixel format to read back: rgba, yuv420p ...",
+        help="pixels to read from the GPU: rgba, rgb24, yuv420p, nv12 or auto",
     )
     return parser
 
 
 async def run(options: argparse.Namespace, scene: scenes.Scene) -> str:
-    """Render all of it; the line that says how that went."""
+    """Render the film; return a line about it."""
     frames = max(1, round(options.duration * options.fps))
     made = await render(
         scene,
@@ -98,7 +98,7 @@ async def run(options: argparse.Namespace, scene: scenes.Scene) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Render; 0, or an exception."""
+    """Render; return 0 or raise."""
     options = _parser().parse_args(argv)
     pad_in_silence()
     with contextlib.closing(_scene(options)) as scene:
@@ -120,5 +120,5 @@ def _scene(options: argparse.Namespace) -> scenes.Scene:
         raise scenes.ShaderError(f"{shader}: {error}") from error
     except ValueError as error:
         raise ValueError(f"--pix-fmt: {error}") from error
-    except Exception as error:  # of the driver: it says what it likes
+    except Exception as error:  # an error of the driver may have any type
         raise scenes.ShaderError(f"{shader}: {error}") from error

@@ -1,7 +1,7 @@
-"""What is rendered: a fragment shader on the GPU, or a picture made by NumPy.
+"""Scenes: a fragment shader on the GPU, or a picture made by NumPy.
 
-A scene hands out its frames in order, ready to be sent.  Several are under way at once,
-so that the GPU draws the next one while another is read.
+A scene yields its frames in order, ready to be sent.  Several are in progress at once,
+so that the GPU draws the next frame while another is read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ void main() {
 }
 """
 
-# What shaders with mainImage expect.
+# The lines before and after a shader with mainImage.
 _BEFORE = """\
 #version 330
 uniform vec3 iResolution;
@@ -56,11 +56,11 @@ class ShaderError(ValueError):
 
 
 def open_context() -> Any:
-    """An OpenGL context without a window.
+    """Return an OpenGL context without a window.
 
     Raises:
         ModuleNotFoundError: moderngl is not installed.
-        Exception: whatever the driver says.
+        Exception: any error of the driver.
     """
     import moderngl
 
@@ -71,7 +71,7 @@ def open_context() -> Any:
 
 
 class ShaderScene:
-    """A fragment shader that has ``mainImage``, or a whole one with ``main``."""
+    """A fragment shader with ``mainImage``, or a complete one with ``main``."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class ShaderScene:
         """Compile the shader.
 
         Raises:
-            ShaderError: it does not compile, or draws nothing.
+            ShaderError: it does not compile, or has no ``mainImage``.
         """
         from aiozerocopy.gl import Readback
 
@@ -109,7 +109,7 @@ class ShaderScene:
         self._set("iDate", (now.year, now.month - 1, now.day, seconds))
 
     def _set(self, name: str, value: Any) -> None:
-        """Set a uniform; a shader that does not use it does not have it."""
+        """Set a uniform, unless the shader does not use it: then it has none."""
         if name in self._program:
             self._program[name].value = value
 
@@ -120,11 +120,11 @@ class ShaderScene:
         self._triangle.render(vertices=3)
 
     def new_pool(self, slots: int) -> FramePool:
-        """A pool whose frames have the shape of the pictures."""
+        """Return a pool whose frames have the shape of the pictures."""
         return FramePool(self._readback.shape, slots=slots)
 
     async def frames(self, pool: FramePool, count: int) -> AsyncIterator[Frame]:
-        """So many frames, from the first; the receiver releases each."""
+        """Yield ``count`` frames, from the first; the receiver releases each."""
         async for picture in self.pictures(count):
             with picture:
                 frame = await pool.acquire()
@@ -132,7 +132,7 @@ class ShaderScene:
             yield frame
 
     async def pictures(self, count: int) -> AsyncIterator[Picture]:
-        """So many pictures, in the driver's memory; the loop's thread releases them."""
+        """Yield ``count`` pictures in the driver's memory; this thread releases."""
         drawn = 0
         for _ in range(count):
             while drawn < count and self._readback.free:
@@ -163,7 +163,7 @@ class NumpyScene:
     """Moving bands, for machines without OpenGL."""
 
     def __init__(self, size: tuple[int, int], fps: float = 60) -> None:
-        import numpy as np  # (--help does without)
+        import numpy as np  # (--help works without it)
 
         width, height = size
         self.name = "NumPy (no OpenGL here)"
@@ -194,7 +194,7 @@ Scene = ShaderScene | NumpyScene  # frames of one size and pixel format of FFmpe
 
 
 def demo_scene(size: tuple[int, int], fps: float, pix_fmt: str = "auto") -> Scene:
-    """The demo's shader, or NumPy's bands where OpenGL cannot draw it."""
+    """Return the demo's shader, or NumPy's bands if OpenGL cannot draw it."""
     try:
         return ShaderScene(_DEMO.read_text(), size, fps, pix_fmt)
     except Exception:  # no moderngl, no driver, or one that is too old

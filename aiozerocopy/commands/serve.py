@@ -1,4 +1,4 @@
-"""``aiozerocopy serve``: the screen, a scene, or what FFmpeg reads, for viewers."""
+"""``aiozerocopy serve``: show the screen, a scene, or a film to viewers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class FrameSource:
         self.pixel_format: str = "rgb24"
 
     async def frames(self) -> AsyncIterator[azc.Frame]:
-        """All of them; each is the receiver's to release."""
+        """Yield all frames; the receiver releases each."""
         source = self._options.source
         while True:
             shown = 0
@@ -97,7 +97,7 @@ class FrameSource:
 
 
 async def publish(hub: Broadcast, source: FrameSource, fps: float) -> None:
-    """Publish every frame at its time; a late one at once."""
+    """Publish every frame at its time; a late frame at once."""
     due = anyio.current_time()
     async for frame in source.frames():
         with frame:
@@ -107,7 +107,7 @@ async def publish(hub: Broadcast, source: FrameSource, fps: float) -> None:
 
 
 async def tell_viewers(count: Callable[[], int]) -> None:
-    """Print how many watch when that changes, once a second at most."""
+    """Print how many viewers watch, when that changes; once a second at most."""
     before = 0
     while True:
         if (now := count()) != before:
@@ -128,7 +128,7 @@ async def run(options: argparse.Namespace) -> None:
         enter = stack.enter_async_context
         hub = await enter(broadcast.Broadcast())
         encryption = server_tls(options)
-        counts: list[Callable[[], int]] = []  # of viewers, at each place
+        counts: list[Callable[[], int]] = []  # of viewers, for each server
         settings = {"max_connections": options.max_clients, "token": tokens(options)}
         if options.web is not None:
             from aiozerocopy import web
@@ -144,7 +144,7 @@ async def run(options: argparse.Namespace) -> None:
             )
             await enter(page)
             counts.append(lambda: page.viewers)
-            # (the token is for a person at a terminal, and for no log)
+            # (the token may be shown to a person at a terminal, but not in a log)
             link = page.url if sys.stdout.isatty() else page.url.partition("?")[0]
             print(f"in a browser   {link}", flush=True)
             if options.file:
@@ -169,12 +169,12 @@ async def run(options: argparse.Namespace) -> None:
 
 
 def title_of(source: str) -> str:
-    """The page's title: the film's name, or the last part of a URL."""
+    """Return the page's title: the film's name, or the last part of a URL."""
     return Path(source.partition("?")[0]).name or "aiozerocopy"
 
 
 def to_copy(options: argparse.Namespace, place: Address | Path) -> str:
-    """The command that views what is served there, to be copied to a shell."""
+    """Return the command of a viewer for this place, to be copied to a shell."""
     is_found = shutil.which("aiozerocopy") is not None
     view = ["aiozerocopy"] if is_found else [sys.executable, "-m", "aiozerocopy"]
     view += ["view", str(place.absolute() if isinstance(place, Path) else place)]
@@ -187,7 +187,7 @@ def to_copy(options: argparse.Namespace, place: Address | Path) -> str:
 
 
 def _name_for(host: str, encryption: ssl.SSLContext | None, certificate: Path) -> str:
-    """The server's name for programs of this machine, one of its certificate's."""
+    """Return the server's name for local programs: one in its certificate, if any."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     names = [] if encryption is None else _names_in(certificate, encryption)
     plain = [name for name in names if not name.startswith("*")]
@@ -195,7 +195,7 @@ def _name_for(host: str, encryption: ssl.SSLContext | None, certificate: Path) -
 
 
 def _names_in(certificate: Path, server: ssl.SSLContext) -> list[str]:
-    """The names in a certificate; Python reads them only where a server shows it."""
+    """Return the names in a certificate, which Python reads only in a handshake."""
     import ssl
 
     try:
@@ -208,7 +208,7 @@ def _names_in(certificate: Path, server: ssl.SSLContext) -> list[str]:
             with contextlib.suppress(ssl.SSLWantReadError):
                 side.do_handshake()
         shown: Any = caller.getpeercert() or {}
-    except (ssl.SSLError, ValueError):  # expired, perhaps: viewers will be told
+    except (ssl.SSLError, ValueError):  # e.g. expired: viewers will report that
         return []
     return [name for _, name in shown.get("subjectAltName", ())]
 
@@ -216,26 +216,26 @@ def _names_in(certificate: Path, server: ssl.SSLContext) -> list[str]:
 def _parser() -> Parser:
     parser = Parser(
         prog="aiozerocopy serve",
-        description="Show a scene, the screen, or whatever FFmpeg reads, to browsers "
-        "(--web; on port 8000 if nothing else is asked for) and to programs (--tcp, "
-        "--unix; aiozerocopy view is one). Each viewer gets the newest whole frame; a "
-        "slow one misses frames, and costs the others nothing. A video begins again at "
-        "its end; Ctrl-C ends all.",
+        description="Show a scene, the screen, or anything that FFmpeg reads, to "
+        "browsers (--web; port 8000 without --web, --tcp and --unix) and to programs "
+        "such as aiozerocopy view (--tcp, --unix). Each viewer gets the newest whole "
+        "frame; a slow viewer misses frames, and does not slow the others. A video "
+        "begins again at its end; Ctrl-C ends the command.",
     )
     add = parser.add_argument
     add(
         "source",
         nargs="?",
         type=source,
-        help="demo, a scene; screen, the X11 screen; or whatever FFmpeg reads: a file, "
-        "a URL, /dev/video0 (default: demo)",
+        help="demo (a scene), screen (the X11 screen), or anything that FFmpeg reads: "
+        "a file, a URL, /dev/video0 (default: demo)",
     )
     add(
         "--source",
         dest="named",
         type=source,
         metavar="SOURCE",
-        help="the same, as an option",
+        help="the source, as an option",
     )
     add(
         "--ffmpeg-input",
@@ -250,7 +250,7 @@ def _parser() -> Parser:
         "--host",
         type=host,
         default="127.0.0.1",
-        help="where to listen; 0.0.0.0 lets other machines connect",
+        help="the address to listen on; 0.0.0.0 lets other machines connect",
     )
     add("--web", type=port, metavar="PORT", help="serve browsers on this port")
     add(
@@ -258,7 +258,7 @@ def _parser() -> Parser:
         type=host,
         action="append",
         default=[],
-        help="the public name of this server, such as films.example.org",
+        help="a public name of this server, such as films.example.org",
     )
     add(
         "--origin",
@@ -267,12 +267,12 @@ def _parser() -> Parser:
         default=[],
         metavar="URL",
         help="the page's address at a proxy, such as https://films.example.org, if the "
-        "proxy does not pass the Host header on",
+        "proxy changes the Host header",
     )
     add(
         "--file",
         action="store_true",
-        help="offer the film's file for download too, with --web",
+        help="with --web, offer the film's file for download too",
     )
     add("--tcp", type=port, metavar="PORT", help="serve programs on this port")
     add(
@@ -288,13 +288,13 @@ def _parser() -> Parser:
         type=count,
         default=1000,
         metavar="N",
-        help="how many clients --tcp and --unix each take",
+        help="how many clients --tcp and --unix each accept",
     )
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until the source ends; 0, or an exception."""
+    """Serve until the source ends; return 0 or raise."""
     parser = _parser()
     options = parser.parse_args(argv)
     if options.tls_key is not None and options.tls_cert is None:
@@ -304,16 +304,16 @@ def main(argv: Sequence[str]) -> int:
     options.source = options.source or options.named or "demo"
     if options.ffmpeg_input is not None and options.source in OWN:
         parser.error(
-            f"--ffmpeg-input is for what FFmpeg reads, not for {options.source}"
+            f"--ffmpeg-input is for sources that FFmpeg reads, not for {options.source}"
         )
     asked = (options.display, options.region, options.monitor, options.cursor or None)
     if options.source != "screen" and any(one is not None for one in asked):
-        parser.error("--display, --region, --monitor and --cursor are for screen")
+        parser.error("--display, --region, --monitor, --cursor need the source screen")
     if options.web is options.tcp is options.unix is None:
         options.web = 8000
     is_film = options.source != "demo" and Path(options.source).is_file()
     if options.file and not is_film:
-        parser.error(f"--file is for a film that is a file, not for {options.source}")
+        parser.error(f"--file needs a source that is a file, not {options.source}")
     if options.file and options.web is None:
         parser.error("--file needs --web, where it is offered")
     if options.tls_cert is not None and options.web is options.tcp is None:

@@ -1,4 +1,4 @@
-"""``aiozerocopy view``: receive frames, and show how they come, or pipe them on."""
+"""``aiozerocopy view``: receive frames, and measure them or pipe them to a program."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
     from aiozerocopy.framing import ReceivedFrame
 
 FFPLAY = "ffplay -v error -f rawvideo -pixel_format {pix_fmt} -video_size {size} -"
-OTHER_NAME = (62, 64)  # what OpenSSL says of a certificate for another host or IP
+OTHER_NAME = (62, 64)  # OpenSSL's codes for a certificate of another host or address
 EVERY = 1.0  # seconds from line to line
 
-# What is wrong with the server, by what `FrameClient` calls it.
+# What is wrong with the server, by the names of `FrameClient`.
 _REASONS = {
     "web": "is for browsers: view needs the port of serve --tcp",
-    "tls": "speaks TLS: say --tls, or --tls-ca FILE",
+    "tls": "speaks TLS: give --tls, or --tls-ca FILE",
     "plain": "speaks no TLS: leave out --tls and --tls-ca",
-    "token": "wants a token: say --token",
-    "wrong token": "refused the token: it wants another",
+    "token": "wants a token: give --token-file or --token",
+    "wrong token": "refused the token: give the server's own",
     "no token": "wants no token: leave out --token",
     "foreign": "is another program's: view needs the port of serve --tcp",
 }
 
 
 class Meter:
-    """Frames, bytes, gaps and ages, a line a second."""
+    """Prints frames, bytes, ages and gaps, a line a second."""
 
     def __init__(self) -> None:
         self.frames: int = 0
@@ -61,7 +61,7 @@ class Meter:
         self._last: int | None = None
 
     def count(self, frame: ReceivedFrame) -> None:
-        """One frame more; prints a line when it is time."""
+        """Count a frame; print a line when it is time."""
         if self._last is not None:
             self.gaps += frame.sequence - self._last - 1
         self._last = frame.sequence
@@ -85,7 +85,7 @@ class Meter:
 
 
 def command_for(template: Sequence[str], frame: ReceivedFrame) -> list[str]:
-    """The program to pipe to, with the frames' size and pixel format filled in."""
+    """Return the command, with the frames' size and pixel format filled in."""
     height, width = frame.array.shape[:2]
     size, pix_fmt = f"{width}x{height}", frame.pixel_format or "rgb24"
     return [
@@ -94,7 +94,7 @@ def command_for(template: Sequence[str], frame: ReceivedFrame) -> list[str]:
 
 
 class Obstacle(ConnectionError):
-    """No frames can come, and why."""
+    """The reason why no frames can come."""
 
 
 class Viewer:
@@ -109,8 +109,8 @@ class Viewer:
         self._has_complained = False
 
     async def run(self) -> None:
-        """Receive until the server ends, or --frames have come."""
-        # (a task of its own: cancelled, it would not wait for the program at the end)
+        """Receive until the server ends, or as many frames as --frames says."""
+        # (in a child task: a cancelled main task would not wait for the program's end)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._receive_all)
 
@@ -160,7 +160,7 @@ class Viewer:
         ending.complain("aiozerocopy view", f"{self._where}: {reason}")
 
     async def _pipe_on(self, frame: ReceivedFrame) -> bool:
-        """False if the program has ended, and all was well."""
+        """Send a frame to the program; False if that has ended without an error."""
         command = command_for(self._options.to, frame)
         if self._process is None:
             self._process = await azc.open_process(command, stderr=None)
@@ -174,38 +174,39 @@ class Viewer:
             return False
         return True
 
-    # -- where no frames come ---------------------------------------------------------
+    # -- TLS --------------------------------------------------------------------------
 
     def _of_tls(self, error: ssl.SSLError) -> str:
         if not isinstance(error, ssl.SSLCertVerificationError):
             reason = (error.reason or "unknown").replace("_", " ").lower()
             return f"it speaks no TLS ({reason}): leave out --tls and --tls-ca"
         if error.verify_code in OTHER_NAME:
-            return f"{error.verify_message.rstrip('.')}: write the name that it is for"
+            return f"{error.verify_message.rstrip('.')}: write a name that it is for"
         trusted = self._options.tls_ca or "this system"
         return (
-            f"its certificate is not one that {trusted} vouches for "
-            f"({error.verify_message}): --tls-ca FILE says whom to trust"
+            f"its certificate is not trusted by {trusted} ({error.verify_message}): "
+            "name its authority with --tls-ca FILE"
         )
 
 
 def _parser() -> Parser:
     parser = Parser(
         prog="aiozerocopy view",
-        description="Receive frames, and show how they come: a line a second.",
+        description="Receive frames, and print a line a second: frames and bytes a "
+        "second, how old the frames are, and how many were missed.",
     )
     add = parser.add_argument
     add("address", type=address, help="HOST:PORT, or the path of a Unix socket")
     add_token(parser)
     add_client_tls(parser)
-    add("--frames", type=count, metavar="N", help="stop after that many frames")
+    add("--frames", type=count, metavar="N", help="stop after N frames")
     add(
         "--to",
         nargs="?",
         type=words,
         const=shlex.split(FFPLAY),
         metavar="COMMAND",
-        help="pipe the raw frames to it, with {size} and {pix_fmt} filled in "
+        help="pipe the raw frames to COMMAND, with {size} and {pix_fmt} filled in "
         "(default: ffplay)",
     )
     add(
@@ -217,7 +218,7 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """View; 0, or an exception."""
+    """View; return 0 or raise."""
     options = _parser().parse_args(argv)
     options.token = next(iter(tokens(options) or ()), None)
     viewer = Viewer(options)

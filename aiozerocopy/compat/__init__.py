@@ -1,4 +1,4 @@
-"""Other libraries' interfaces over this one: change the import, keep the program.
+"""The interfaces of other libraries: change the import, keep the program.
 
 turbopipe   TurboPipe's `pipe`, `sync` and `close`
 """

@@ -7,26 +7,26 @@
     turbopipe.pipe(buffer, process.stdin.fileno())
 
 Who owns what, and when
-    a buffer of the program's    from `pipe` on borrowed: it is not copied, must not be
-                                 changed and cannot be resized or freed until it is out
-    an OpenGL buffer (moderngl)  `pipe` maps it, copies it into memory of ours and
-                                 unmaps it, all before it returns; from then on it may
-                                 be rendered into, `sync` or not
-    an fd                        duplicated while anything goes to it and a moment
-                                 longer, so that its number can be closed at any time:
-                                 what is queued arrives, and then the reader sees the
-                                 end, within milliseconds.  `sync()` of everything and
-                                 `close` give it back at once
+    a buffer of the program's    borrowed by `pipe`, not copied: it must not be changed,
+                                 and cannot be resized or freed, until it is out
+    an OpenGL buffer (moderngl)  mapped, copied into our memory and unmapped before
+                                 `pipe` returns: then the program may render into it,
+                                 even without `sync`
+    an fd                        duplicated while bytes go to it and a moment longer, so
+                                 the program can close its number at any time: queued
+                                 bytes arrive, and within milliseconds the reader sees
+                                 the end.  `sync()` of everything and `close` give the
+                                 duplicate back at once
     a failure                    kept until a call has raised it: `sync` of that buffer
                                  or of everything, or `close`
 
-Why OpenGL buffers are copied.  A mapping that outlives the call cannot be held safely:
-moderngl unmaps whatever buffer is bound at that moment, which need not be the mapped
-one, OpenGL refuses to render into a mapped buffer, and another thread may do neither.
+Why OpenGL buffers are copied.  A mapping cannot safely outlive the call: moderngl
+unmaps the buffer that is bound at that moment, which need not be the mapped one; OpenGL
+refuses to render into a mapped buffer; and another thread can neither map nor unmap.
 
-For each fd there is a queue in C, which a thread empties that needs no GIL.  C wakes a
-thread that waits in `sync` or `pipe`.  A Python thread gives the fd back once the
-program has left it alone.  Both threads end when the fd has been idle.
+For each fd there is a queue in C, which a thread without the GIL empties.  C wakes the
+threads that wait in `sync` or `pipe`.  A Python thread closes the duplicate of the fd
+once the program has stopped using it.  Both threads end when the fd has been idle.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ if TYPE_CHECKING:
 
 __all__ = ["close", "done", "pipe", "sync"]
 
-__version__ = "2.1.0"  # of the TurboPipe whose interface this is
+__version__ = "2.1.0"  # of the TurboPipe with this interface
 __about__ = "TurboPipe's calls, by aiozerocopy"
 
 _DEPTH = 32  # messages that an fd's queue takes before `pipe` waits
-_REMEMBERED = 256  # failures that no call has raised
+_REMEMBERED = 256  # failures that are kept until a call raises them
 _NO_LIMIT = (1 << 64) - 1
-_IDLE = 0.05  # seconds without a call, after which a queue is left alone
-_LOOK = 0.005  # seconds between two looks whether the program has closed its fd
+_IDLE = 0.05  # seconds without a call, after which a queue is ended
+_LOOK = 0.005  # seconds between two checks of the program's fd
 _STALL = 1.0  # seconds without progress, after which the interpreter's exit gives up
 
 
-# ---- what a program calls ----------------------------------------------------------
+# ---- the functions for programs ----------------------------------------------------
 
 
 def pipe(
@@ -81,32 +81,32 @@ def pipe(
     buffer: Any = None,
     fileno: int | HasFileno | None = None,
 ) -> None:
-    """Queue the bytes of ``data`` for the fd ``file``, after all queued there before.
+    """Queue the bytes of ``data`` for the fd ``file``, after those queued before.
 
-    ``data`` is anything C-contiguous with the buffer protocol, or a moderngl buffer
-    (or its ``.mglo``), which must belong to this thread's context.  It is borrowed as
-    the module says.  Waits while 32 messages are queued for this fd.  ``buffer`` and
-    ``fileno`` are TurboPipe 1's names for the two.
+    ``data`` is a C-contiguous buffer, or a moderngl buffer (or its ``.mglo``), which
+    must belong to this thread's context.  The module's docstring says how long it is
+    borrowed.  `pipe` waits while 32 messages are queued for this fd.  ``buffer`` and
+    ``fileno`` are TurboPipe 1's names of the two arguments.
 
     Raises:
-        TypeError, BufferError: ``data`` cannot be sent, or not be mapped.
+        TypeError, BufferError: ``data`` cannot be sent or mapped.
         OSError: ``file`` is not open; io.UnsupportedOperation: not for writing.
         StreamBroken: the reader is gone.
     """
     message = _Message(buffer if data is None else data)
     number = _fd_of(fileno if file is None else file)
     while not _queue_for(number).put(message):
-        pass  # it was idle and has just ended: a new one takes its place
+        pass  # the queue was idle and has just ended: a new one takes its place
 
 
 def sync(data: Any = None, *, buffer: Any = None) -> None:
-    """Wait until all that was piped of ``data`` is out; None: all there is.
+    """Wait until the messages that share memory with ``data`` are out; None: all.
 
-    Any view of the memory stands for all messages that share a byte with it.
+    ``data`` may be any view of the memory.
 
     Raises:
         StreamBroken: the reader left before; ``bytes_sent`` of the message were out.
-        TypeError: ``data`` is no buffer.
+        TypeError: ``data`` is not a buffer.
     """
     data = buffer if data is None else data
     if data is None:
@@ -118,7 +118,7 @@ def sync(data: Any = None, *, buffer: Any = None) -> None:
 
 
 def close() -> None:
-    """Wait until everything is out, and let go of all fds.  `pipe` may follow.
+    """Wait until everything is out, and close our fds.  `pipe` may be called again.
 
     Raises: as `sync`.
     """
@@ -126,7 +126,7 @@ def close() -> None:
 
 
 def done(data: Any) -> None:
-    """Say that a buffer will not be piped again; nothing is kept of it anyway."""
+    """Do nothing: in TurboPipe this says that a buffer will not be piped again."""
 
 
 def _fd_of(file: int | HasFileno | None) -> int:
@@ -152,27 +152,27 @@ def _finish(wanted: Callable[[_Message], bool], *, ends: bool = False) -> None:
         message.operation.raise_if_failed()
 
 
-# ---- what is sent ------------------------------------------------------------------
+# ---- messages ----------------------------------------------------------------------
 
 
 class _Message:
-    """What `pipe` was given: the program's own memory, or a buffer of OpenGL (gl)."""
+    """An argument of `pipe`: the program's own memory, or a buffer of OpenGL (gl)."""
 
     operation: Operation
-    copy: mmap.mmap | None = None  # which is sent in its place
+    copy: mmap.mmap | None = None  # of OpenGL's buffer, which is sent in its place
 
     def __init__(self, data: Any) -> None:
-        self.data = getattr(data, "mglo", data)  # of a moderngl.Buffer
+        self.data = getattr(data, "mglo", data)  # (of a moderngl.Buffer)
         owner = _owner(self.data)
         self.gl = owner if _is_opengl(owner) else None
 
     def check(self) -> None:
-        """Raise unless it is a buffer; one of OpenGL's is not mapped for that."""
+        """Raise unless this is a buffer; a buffer of OpenGL is not mapped for that."""
         if self.gl is None:
             nbytes(self.data)
 
     def touches(self, other: _Message) -> bool:
-        """Do the two share a byte?"""
+        """Do the two messages share a byte?"""
         if self.gl is not None or other.gl is not None:
             return self.gl is other.gl
         try:
@@ -182,8 +182,8 @@ class _Message:
 
 
 def _owner(data: Any) -> Any:
-    """The object whose memory memoryviews and NumPy arrays show."""
-    numpy = sys.modules.get("numpy")  # (not imported: no arrays)
+    """Return the object whose memory memoryviews and NumPy arrays show."""
+    numpy = sys.modules.get("numpy")  # (if it is not imported, there are no arrays)
     while True:
         if isinstance(data, memoryview):
             data = data.obj
@@ -198,11 +198,11 @@ def _is_opengl(owner: object) -> bool:
     return kind.__name__ == "Buffer" and kind.__module__ in ("mgl", "moderngl.mgl")
 
 
-# ---- where it goes -----------------------------------------------------------------
+# ---- queues ------------------------------------------------------------------------
 
 
 class _FdQueue:
-    """What is on its way to one fd.
+    """The messages on their way to one fd.
 
     ``_lock`` guards all of it, and is held no longer than a call into C takes; a reader
     that delays such a call delays only its own queue.
@@ -211,13 +211,13 @@ class _FdQueue:
     def __init__(self, key: _Key) -> None:
         self._key = key
         self._number, kind, *_ = key
-        # A regular file can be opened anew, at another offset: that would not show.
+        # A regular file that is opened anew, at another offset, has the same key.
         self._idle = 0.0 if kind == stat.S_IFREG else _IDLE
         self.open = True
         self._in_flight: list[_Message] = []
         self._spare: list[mmap.mmap] = []
         self._lock = Lock()
-        self._calls = 0  # of the program
+        self._calls = 0  # by the program
         self._ended = threading.Event()
         self.port = SharedPort()
         self._channel = _channel_to(self._number)
@@ -225,7 +225,7 @@ class _FdQueue:
         self.thread = threading.Thread(target=self._watch, name=name, daemon=True)
 
     def put(self, message: _Message) -> bool:
-        """Queue it, waiting for room; False if the queue has ended meanwhile."""
+        """Queue a message, waiting for room; return False if the queue has ended."""
         self._calls += 1
         while True:
             self.port.until(lambda: not self.open or len(self._left()) < _DEPTH)
@@ -238,7 +238,7 @@ class _FdQueue:
                 try:
                     self._submit(message)
                 finally:
-                    if self.thread.ident is None:  # (it ends if it has nothing to do)
+                    if self.thread.ident is None:  # (with nothing queued, it ends)
                         self.thread.start()
                 return True
 
@@ -246,12 +246,12 @@ class _FdQueue:
         data = message.data
         if message.gl is not None:
             data = message.copy = self._copied(data)
-            message.data = message.gl  # a view of the caller's would keep it mapped
+            message.data = message.gl  # (a view of the caller's would keep it mapped)
         message.operation = self._channel.send_now(self.port, (data,))
         self._in_flight.append(message)
 
     def _copied(self, data: Any) -> mmap.mmap:
-        """Map, copy, unmap: in one go, so that the right buffer is bound."""
+        """Map, copy, and unmap at once, while the right buffer is bound."""
         mapped = Shared((data,))
         try:
             n = mapped.nbytes
@@ -267,7 +267,7 @@ class _FdQueue:
         return [each for each in self._in_flight if not each.operation.done]
 
     def _collect(self) -> None:
-        """Take what has ended out of the queue."""
+        """Take the messages that have ended out of the queue."""
         left = self._left()
         for message in self._in_flight:
             if message in left:
@@ -287,9 +287,9 @@ class _FdQueue:
             self._collect()
 
     def linger(self) -> None:
-        """At the program's end: wait while somebody reads.
+        """Wait, at the program's end, while the reader still reads.
 
-        What is left then is lost, as `fork_and_exit` says.
+        Messages left after that are lost: see `fork_and_exit`.
         """
         left = self._channel.stats().queued_bytes
         before = left + 1
@@ -302,7 +302,7 @@ class _FdQueue:
             self._end_unless_called(self._calls)
 
     def _end_unless_called(self, calls: int) -> None:
-        """Give the program time for another call, unless it has closed its fd."""
+        """End the queue after `_IDLE` without a call, or once the fd is closed."""
         end = time.monotonic() + self._idle
         while time.monotonic() < end and not self._ended.wait(_LOOK):
             if not self._left() and not self._is_there():
@@ -312,14 +312,14 @@ class _FdQueue:
             self.end_if_idle()
 
     def _is_there(self) -> bool:
-        """Does the program's number still lead here?"""
+        """Does the program's number still belong to this file?"""
         try:
             return _key_of(self._number) == self._key
         except OSError:
             return False
 
     def end_if_idle(self) -> None:
-        """Give the fd back, unless something is on its way.  May be called twice."""
+        """Close our fd, unless a message is on its way.  May be called twice."""
         with self._lock:
             self._collect()
             if self._in_flight or not self.open:
@@ -338,13 +338,13 @@ def _channel_to(number: int) -> Channel:
     if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
         raise io.UnsupportedOperation(f"fd {number} is open for reading only")
     enlarge_pipe(number, PIPE_SIZE)
-    # (in no variable: an exception of a signal would leave it open)
+    # (the duplicate is in no variable: a signal's exception would leave it open)
     channel = Channel(fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3), OUT)
-    channel.set_limit(_NO_LIMIT)  # (it is counted here, in messages)
+    channel.set_limit(_NO_LIMIT)  # (the limit is `_DEPTH`, in messages)
     return channel
 
 
-# ---- all of them -------------------------------------------------------------------
+# ---- all queues --------------------------------------------------------------------
 
 _lock = Lock()
 _queues: dict[_Key, _FdQueue] = {}
@@ -352,7 +352,7 @@ _failed: collections.deque[_Message] = collections.deque(maxlen=_REMEMBERED)
 
 
 def _key_of(number: int) -> _Key:
-    """What is behind an fd now."""
+    """Return a key for an fd and the file that it belongs to now."""
     found = os.fstat(number)
     return number, stat.S_IFMT(found.st_mode), found.st_dev, found.st_ino
 
@@ -367,7 +367,7 @@ def _queue_for(number: int) -> _FdQueue:
 
 
 def _forget_queues() -> None:
-    """The queues are the parent's; a child opens its own."""
+    """Forget the parent's queues in a forked child, which opens its own."""
     global _lock
     _lock = Lock()
     _queues.clear()
@@ -375,7 +375,7 @@ def _forget_queues() -> None:
 
 
 def _at_exit() -> None:
-    """What was piped still arrives, if anybody reads it."""
+    """Wait for what was piped, if anyone reads it."""
     for queue in list(_queues.values()):
         queue.linger()
 

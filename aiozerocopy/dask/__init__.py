@@ -6,12 +6,12 @@
 Dask finds these by the entry points of this package, so a program needs no import.  All
 processes of a cluster must have the package.
 
-What is different from Dask's own ``tcp://``: ``write`` returns when the bytes are out,
-and not before, so that a slow reader slows its writer and fills nobody's memory.  Large
-buffers go out as they are and arrive in place, without the event loop and the GIL.
+Unlike with Dask's own ``tcp://``, ``write`` returns only when the bytes are out: a slow
+reader slows its writer, and does not fill the writer's memory.  Large buffers are sent
+uncopied and arrive in place, without the event loop and the GIL.
 
 tcp, tls, unix  the three protocols         comm      a connection, and how it is made
-messages        a message as bytes          listener  a connection becomes a comm
+messages        a message as bytes          listener  accepts connections as comms
 local           the stream of azc+unix://   loan      its pipe for large messages
 """
 

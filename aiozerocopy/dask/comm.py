@@ -1,12 +1,12 @@
 """A comm: Dask messages over one of our streams; and the connectors that open one.
 
 It is open until `close`, `abort`, an error, or the peer's end.  A read or write that
-fails or is cancelled ends it too: nobody knows what comes next on the wire then, and
-Dask never goes on with such a comm.  While a read is going on it will find out that the
+fails or is cancelled ends it too: the next bytes on the wire may be inside a message
+then, and Dask never uses such a comm again.  A read that is going on notices that the
 peer has left; at other times `closed` asks the kernel.
 
-The stream belongs to the comm.  A comm that nobody closed is reported by Dask's logger
-when it is collected, as Dask does it, and its stream is aborted.
+The stream belongs to the comm.  If a comm is collected without being closed, Dask's
+logger reports it, as for Dask's own comms, and its stream is aborted.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("distributed.comm.azc")
 
 ENCRYPTED = "azc+tls://"
-UNNAMED = "@"  # a Unix client; if it has a name, that follows
+UNNAMED = "@"  # a Unix client; its name follows, if it has one
 
-# What a stream raises when it cannot go on.
+# The exceptions of a stream that cannot go on.
 LOST = (
     anyio.EndOfStream,
     anyio.IncompleteRead,
@@ -56,9 +56,9 @@ LOST = (
 
 
 class StreamComm(Comm):
-    """What the comms of all our protocols share."""
+    """Base of the comms of all our protocols."""
 
-    # Dask would cut large buffers, which then have to be put together again.
+    # With a limit Dask would cut large buffers, which must then be joined again.
     max_shard_size: ClassVar[int] = sys.maxsize
     _goodbye = 0
 
@@ -74,7 +74,7 @@ class StreamComm(Comm):
         self._is_reading = False
         self._most = MEMORY_LIMIT  # bytes of a message; the listener sets less at first
         self.stream = stream
-        self._local_addr = local_address  # by these names Dask reads them
+        self._local_addr = local_address  # (Dask reads them by these names)
         self._peer_addr = peer_address
         self._extra: dict[str, Any] = {}
         super().__init__(deserialize)
@@ -96,13 +96,13 @@ class StreamComm(Comm):
 
     @property
     def socket(self) -> socket.socket:
-        """To look at, or to set options of.  Raises StreamClosed."""
+        """The socket, for its options and facts.  Raises StreamClosed."""
         return self.stream._raw_socket
 
     async def read(self, deserializers: Any = None) -> Any:
-        """The next message.  Its large buffers are memory of its own.
+        """Return the next message.  Its large buffers have memory of their own.
 
-        Raises: CommClosedError: the comm ended; there was no whole message.
+        Raises: CommClosedError: the comm ended before the message was complete.
         """
         if self._closed:
             raise CommClosedError(f"{self!r} was closed before")
@@ -132,9 +132,9 @@ class StreamComm(Comm):
     ) -> int:
         """Send a message; when this returns it is out, and its buffers are free.
 
-        Returns how many bytes it had.
+        Returns the number of its bytes.
 
-        Raises: CommClosedError: the comm ended; the peer has no whole message.
+        Raises: CommClosedError: the comm ended; the peer has not got the whole message.
         """
         if self._closed:
             raise CommClosedError(f"{self!r} was closed before")
@@ -164,7 +164,7 @@ class StreamComm(Comm):
         return await receive_frames(self.stream, self._most)
 
     def _lose(self, error: Exception) -> NoReturn:
-        """End by this error, and raise it in Dask's words."""
+        """End because of this error, and raise it as one of Dask's."""
         text = f"{self!r}: {str(error) or 'the peer has closed the connection'}"
         self.abort()
         why = error.__cause__
@@ -173,8 +173,8 @@ class StreamComm(Comm):
         raise CommClosedError(text) from error
 
     async def close(self) -> None:
-        """Close after the write that is going on; wait for it as long as Dask waits
-        for a silent peer."""
+        """Close after the write that is going on, for which it waits as long as Dask
+        waits for a silent peer."""
         if self._closed:
             return
         self._closed = True
@@ -187,13 +187,13 @@ class StreamComm(Comm):
             self.abort()
 
     def abort(self) -> None:
-        """Close at once; what is under way is lost.  May be called from any thread."""
+        """Close at once; unsent bytes are lost.  May be called from any thread."""
         self._closed = True
         self.stream.abort()
         self._finalizer.detach()
 
     def closed(self) -> bool:
-        """Has it ended, here or by the peer?"""
+        """Has the comm ended, here or by the peer?"""
         if not self._closed and not self._is_reading and self._is_left():
             self.abort()
         return self._closed
@@ -206,9 +206,9 @@ class StreamComm(Comm):
 
 
 class StreamConnector(Connector):
-    """What the connectors of all our protocols share.
+    """Base of the connectors of all our protocols.
 
-    Each makes one attempt; Dask itself tries again.
+    A connector makes one attempt; Dask itself tries again.
     """
 
     prefix: ClassVar[str]
@@ -220,10 +220,10 @@ class StreamConnector(Connector):
         """Connect; ``connection_args`` are those of Dask's `Security`.
 
         Raises:
-            OSError: nobody answered.
+            OSError: no server answered.
             FatalCommClosedError: TLS failed, and would fail again.
             ValueError: not an address.
-            RuntimeError: this protocol has no TLS, and Dask is told to encrypt.
+            RuntimeError: Dask must encrypt, and this protocol does not.
         """
         refuse_to_encrypt(self.prefix, connection_args)
         stream = await self._open(address)
@@ -243,7 +243,7 @@ class StreamConnector(Connector):
 
 
 def location_of(address: Any) -> str:
-    """What a socket says of its own address or of its peer's, as Dask has it."""
+    """Return the address of a socket, or of its peer, as Dask writes it."""
     if isinstance(address, tuple):
         return unparse_host_port(*address[:2])
     if isinstance(address, str):
@@ -252,7 +252,7 @@ def location_of(address: Any) -> str:
 
 
 def refuse_to_encrypt(prefix: str, connection_args: dict[str, Any]) -> None:
-    """Raises: RuntimeError: Dask is told to encrypt, and this protocol does not."""
+    """Raises: RuntimeError: Dask must encrypt, and this protocol does not."""
     if connection_args.get("require_encryption") and prefix != ENCRYPTED:
         raise RuntimeError(
             f"Dask must encrypt, by its configuration, and {prefix} does not: use "
@@ -262,10 +262,10 @@ def refuse_to_encrypt(prefix: str, connection_args: dict[str, Any]) -> None:
 
 def _give_up(stream: Link, who: str) -> None:
     if stream.fileno() >= 0:
-        logger.warning("closing %s, which nobody has closed", who)
+        logger.warning("closing %s, which was never closed", who)
         stream.abort()
 
 
 def timeout(name: str) -> float:
-    """One of Dask's timeouts, "tcp" or "connect", in seconds."""
+    """Return one of Dask's timeouts, "tcp" or "connect", in seconds."""
     return float(parse_timedelta(dask.config.get(f"distributed.comm.timeouts.{name}")))

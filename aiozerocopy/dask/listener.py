@@ -1,9 +1,9 @@
-"""StreamListener: every connection becomes a comm, and its handler is called.
+"""StreamListener: it makes a comm of every connection, and calls the handler.
 
 Who owns what.  The listening sockets are the listener's, from `start` to `stop`.  An
-accepted connection belongs to a task of its own, which makes a comm of it, and goes on
-with Dask's handshake and the handler.  `stop` leaves comms alone; a connection that is
-no comm yet by then is closed.
+accepted connection belongs to a task of its own, which makes a comm of it, does Dask's
+handshake and calls the handler.  `stop` leaves comms alone, but closes connections that
+have not become comms.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("distributed.comm.azc")
 
 BURST = 64  # connections accepted before other tasks run
-HANDSHAKE = 16 << 10  # bytes that it has at most
-PAUSE = 0.1  # seconds without accepting, when there are no fds or no memory
+HANDSHAKE = 16 << 10  # the most bytes of a handshake
+PAUSE = 0.1  # seconds without accepting, when fds or memory are exhausted
 
 
 class StreamListener(BaseListener):
-    """What the listeners of all our protocols share."""
+    """Base of the listeners of all our protocols."""
 
     prefix: ClassVar[str]
     comm_class: type[StreamComm]
@@ -59,7 +59,7 @@ class StreamListener(BaseListener):
 
         Raises:
             ValueError: not an address.
-            RuntimeError: this protocol has no TLS, and Dask is told to encrypt.
+            RuntimeError: Dask must encrypt, and this protocol does not.
         """
         super().__init__()
         refuse_to_encrypt(self.prefix, connection_args)
@@ -72,7 +72,7 @@ class StreamListener(BaseListener):
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_exhausted = False
 
-    # -- its life -----------------------------------------------------------------
+    # -- start and stop -----------------------------------------------------------
 
     async def start(self) -> None:
         """Listen.
@@ -86,11 +86,11 @@ class StreamListener(BaseListener):
             self._loop.add_reader(each.sock, self._accept, each.sock)
 
     def stop(self) -> None:
-        """Stop listening; comms that exist go on."""
+        """Stop listening; comms stay open."""
         try:
             self._close()
         finally:
-            self._close()  # the first may be interrupted
+            self._close()  # the first call may be interrupted
 
     def _close(self) -> None:
         for each in self._sockets or ():
@@ -154,7 +154,7 @@ class StreamListener(BaseListener):
                 return
             what = comm = self.comm_class(link, local, peer, self.deserialize)
             comm.allow_offload = self.allow_offload
-            comm._most = HANDSHAKE  # until it is over the peer may be anybody
+            comm._most = HANDSHAKE  # until the handshake, the peer may be anyone
             with anyio.fail_after(timeout("connect")):
                 await self.on_connection(comm)
             comm._most = MEMORY_LIMIT
@@ -169,5 +169,5 @@ class StreamListener(BaseListener):
             await result
 
     async def _link(self, stream: Stream, peer: str) -> Link | None:
-        """What the comm of a connection talks over; None if there is to be none."""
+        """Return the stream for the comm; None if the connection must not get one."""
         return stream

@@ -1,14 +1,14 @@
 """A loan: a pipe over which large messages go to a process of the same machine.
 
 The memory of a message is lent to the reader (csrc/lender.h) and copied once, into the
-reader's memory; a Unix socket copies twice.  Memory that cannot be taken back is lent
-too, so a message that is interrupted is void.  The reader does not see that in the
-pipe: it must be told of each message that it is whole.
+reader's memory; a Unix socket copies twice.  Some lent memory cannot be taken back, so
+it may change after an interruption: an interrupted message is void.  The reader cannot
+see that in the pipe: the sender must confirm each whole message.
 
 Who owns what.  The loan owns both ends.  The peer gets a duplicate of the reader's fd;
-ours is closed then, so that we notice when the peer's goes.  ``abort`` ends the pipe:
-it lends nothing more, and takes out of it what the peer has not read.  For that it
-opens the pipe's file a second time, which still works when the stream has closed.
+then ours is closed, so that we notice when the peer closes its own.  ``abort`` ends the
+pipe: it lends nothing more, and takes out the bytes that the peer has not read.  For
+that it opens the pipe's file a second time, which works even after the stream's close.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from aiozerocopy.opening import PipeEnds, lending_pipe, pipe_capacity
 if TYPE_CHECKING:
     from aiozerocopy.streams import ReceiveStream, SendStream
 
-# Bytes that a pipe holds, and how few make it slower than a socket.  (The system limits
-# what all pipes of a user hold together, and then makes small ones.)
+# The bytes that a pipe should hold, and the least with which it is not slower than a
+# socket.  (Linux limits the pipes of a user as a whole, and then makes small ones.)
 ROOM, TOO_LITTLE = 1 << 20, 256 << 10
 
 CAN_LEND = sys.platform == "linux" and not PORTABLE
 
 
 class Loan:
-    """The pipe, once it was opened; it is opened once at most."""
+    """The pipe, once it is opened; it is opened once at most."""
 
     def __init__(self) -> None:
         self._ends: PipeEnds | None = None
         self._file: _File | None = None
 
     def open(self) -> bool:
-        """Make the pipe; False if none can be made that is worth it.
+        """Make the pipe; return False if it is too small to be worth it.
 
-        Raises: OSError: not now, since there are no fds or no memory.
+        Raises: OSError: no fds or no memory are free now.
         """
         self._ends = lending_pipe(ROOM)
         try:
@@ -61,7 +61,7 @@ class Loan:
 
     @property
     def writer(self) -> SendStream:
-        """A send returns when the peer has read all; if interrupted, abort the loan."""
+        """Our end: a send returns when the peer has read all; if interrupted, abort."""
         assert self._ends is not None
         return self._ends.writer
 
@@ -71,19 +71,19 @@ class Loan:
         return not self.writer._out.stats().lends
 
     def abort(self) -> None:
-        """End the pipe, and take back what was lent.  May be called from any thread."""
+        """End the pipe; take back lent memory.  May be called from any thread."""
         if self._ends is None:
             return
         self._ends.reader.abort()
         self._ends.writer.abort()
         if self._file is not None:
-            if not self.writer._out.inherited:  # (in a forked child it is the parent's)
+            if not self.writer._out.inherited:  # (a forked child leaves it alone)
                 self._file.empty()
             self._file.close()
 
 
 class _File:
-    """A pipe's file, opened once more: so no flag is shared with other fds."""
+    """A pipe's file, opened once more, so that it shares no flags with other fds."""
 
     def __init__(self, fd: int, access: int) -> None:
         path, flags = f"/proc/self/fd/{fd}", access | os.O_NONBLOCK | os.O_CLOEXEC
@@ -91,9 +91,9 @@ class _File:
         self._fd = fd
 
     def empty(self) -> None:
-        """Take out what nobody has read; wait for a reader that is copying now.
+        """Take out the unread bytes; wait for a reader that is copying now.
 
-        Without a free fd it stays in the pipe until the peer closes its end.
+        Without a free fd they stay in the pipe until the peer closes its end.
         """
         if not self.close.alive:
             return

@@ -1,35 +1,36 @@
 """The stream of ``azc+unix://``: a Unix socket, and pipes for large messages.
 
 On the socket
-    a message              as messages.py says; its first number is below BY_PIPE
-    PIPE, then a byte      with the byte comes the end of a pipe, for the large messages
-                           that follow; or no fd, if the sender could not send one
+    a message              as in messages.py; its first number is below BY_PIPE
+    PIPE, then a byte      with the byte comes the reading end of a pipe, for the large
+                           messages that follow; or no fd, if none could be sent
     BY_PIPE + first        the message without its first number comes through the pipe;
                            next is one byte:
-        WHOLE              all of it was in the pipe, and is as it was sent
-        AGAIN              the pipe has failed; what it was to carry follows here
+        WHOLE              the pipe had the whole message, as it was sent
+        AGAIN              the pipe has failed; the bytes meant for it follow here
 
-So a message goes one way or the other, and their order is that of the socket.  Each
+So a message goes one way or the other, and the socket determines the order.  Each
 direction has a pipe of its own, made for the first large message, and ended with the
-comm or when it fails; there is never a second one.  Only a peer that has said in Dask's
-handshake that it takes pipes gets one.
+comm or when it fails; there is never a second one.  A peer gets a pipe only if it said
+in Dask's handshake that it takes pipes.
 
-Who waits for what.  A write waits until the peer has read all of it from the pipe: its
-memory is lent until then.  Then it says WHOLE.  A write that is cancelled or fails
-before that ends the comm without a WHOLE, and the reader throws away what it has read:
-only whole messages leave this file.
+Who waits for what.  A write waits until the peer has read all of the message from the
+pipe, and its memory is lent until then.  After that it sends WHOLE.  A write that is
+cancelled or fails before that ends the comm without a WHOLE, and the reader throws away
+what it has read: only whole messages leave this file.
 
 When one side dies, the kernel closes its ends of the socket and of both pipes, which
-ends the other's reads and writes.  A peer that has closed the socket but not the pipe,
-which a process that it has forked may still have, is noticed within LOOK seconds.
+ends the other's reads and writes.  A peer may close the socket while a process that it
+forked keeps the pipe open: that is noticed within LOOK seconds.
 
 When there are no fds: a sender that cannot make a pipe sends by the socket, and tries
 again with the next message.  If the receiver has no fd for the pipe, the kernel closes
 the pipe's end; the sender sees that and sends the message AGAIN.
 
-What a hostile peer can do.  It is of the same user, and Dask unpickles what it sends.
-Fds are taken where one is expected, and closed unless it is the reading end of a pipe.
-It cannot make this side read a message that was not announced, or take a second pipe.
+What a hostile peer can do.  It belongs to the same user, and Dask unpickles its data.
+An fd is taken only where one is expected, and closed unless it is the reading end of a
+pipe.  It cannot make this side read a message that was not announced, or take a second
+pipe.
 """
 
 from __future__ import annotations
@@ -63,11 +64,11 @@ if TYPE_CHECKING:
     from aiozerocopy.dask.messages import Frame
     from aiozerocopy.streams import ReceiveStream, SendStream, UnixStream
 
-# Of a socket.  (macOS says POLLHUP where Linux says POLLRDHUP.)
+# A socket's events after its peer has left.  (POLLRDHUP on Linux, POLLHUP on macOS.)
 _GONE = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
-LARGE = 2 << 20  # bytes of a message that goes by the pipe; a smaller one gains nothing
-LOOK = 1.0  # seconds
+LARGE = 2 << 20  # bytes: a smaller message gains nothing by the pipe
+LOOK = 1.0  # seconds between two looks at the socket
 
 BY_PIPE = 1 << 63
 PIPE = (1 << 64) - 1
@@ -75,19 +76,19 @@ WHOLE, AGAIN = b"w", b"a"
 
 
 class LocalStream:
-    """A Unix socket's stream, which is this one's from the start, and its pipes.
+    """A Unix socket's stream, which it owns, and the pipes.
 
-    A method raises what the stream's own does.
+    A method raises what the stream's own method does.
     """
 
     def __init__(self, stream: UnixStream) -> None:
         self._stream = stream
         self._turns = Turns()  # of the writes
         self._loan = Loan()
-        self._lends: bool | None = None  # None: there was no large message yet
+        self._lends: bool | None = None  # None before the first large message
         self._pipe: ReceiveStream | None = None
         self._was_offered = False
-        self._came: list[int] = []  # fds that have come and are not in use yet
+        self._came: list[int] = []  # received fds that are not in use yet
 
     # -- sending ------------------------------------------------------------------
 
@@ -101,7 +102,7 @@ class LocalStream:
     ) -> None:
         """Send a message; when this returns its memory is yours again.
 
-        If it is interrupted, abort the stream: until then memory may be lent.
+        If this is interrupted, abort the stream: until then memory may be lent.
         """
         if nbytes < LARGE or not peer_takes_pipes or not await self._can_lend():
             await self._stream.send(*buffers)
@@ -126,7 +127,7 @@ class LocalStream:
         if self._lends is None:
             try:
                 self._lends = self._loan.open()
-            except OSError:  # for want of fds: try again with the next message
+            except OSError:  # no fds are free: try again with the next message
                 return False
             if self._lends:
                 await self._offer_pipe()
@@ -140,7 +141,7 @@ class LocalStream:
             await self._stream.send_fds(b"p", [self._loan.reader])
         except StreamBroken:
             raise
-        except OSError:  # no fds, or too many are on their way
+        except OSError:  # no fds are free, or too many are in transit
             await self._stream.send(b"p")
             self._stop_lending()
         else:
@@ -156,7 +157,7 @@ class LocalStream:
         await self._stream.receive_exactly(buffer)
 
     async def receive_frames(self, most: int) -> list[memoryview]:
-        """The frames of the next message; raises NotAMessage, too."""
+        """Return the frames of the next message; raise NotAMessage if it is not one."""
         first = await receive_number(self._stream)
         while first == PIPE:
             await self._take_pipe()
@@ -169,7 +170,7 @@ class LocalStream:
         frames = None
         if self._pipe is not None:
             with (
-                contextlib.suppress(anyio.BrokenResourceError),  # e.g. no fds
+                contextlib.suppress(anyio.BrokenResourceError),  # no free fds, say
                 self._watch_peer(self._pipe, 0),
             ):
                 frames = await receive_rest(self._pipe, first, most)
@@ -192,7 +193,7 @@ class LocalStream:
             _, self._came = await self._stream.receive_fds(1, 1)
         except StreamBroken:
             raise
-        except OSError:  # there are no fds left here; or several came, and were closed
+        except OSError:  # no fds are free here; or several came, and were closed
             await self._stream.receive_exactly(bytearray(1))
             return
         if self._came and not _is_read_end(self._came[0]):
@@ -211,7 +212,7 @@ class LocalStream:
     def _watch_peer(
         self, pipe: SendStream | ReceiveStream, unread: int
     ) -> Iterator[None]:
-        """End this use of a pipe if the peer closes the socket without the pipe.
+        """Abort the pipe if the peer closes the socket, but not the pipe, in the block.
 
         The socket may have ``unread`` bytes.
         """
@@ -235,7 +236,7 @@ class LocalStream:
 
     @in_turn
     async def aclose(self) -> None:
-        """Let a message that is on its way come to its end, then close."""
+        """Close after the message that is being sent."""
         self._end_pipes()
         await self._stream.aclose()
 
@@ -267,10 +268,10 @@ def _is_read_end(fd: int) -> bool:
 
 
 def has_hung_up(fd: int, goodbye: int = 0) -> bool:
-    """Will nothing more come over this socket but ``goodbye`` bytes at most?
+    """Has the peer left, and are at most ``goodbye`` bytes of it unread?
 
-    Dask keeps comms for later, and asks ``closed()`` before it takes one of them.  So
-    the kernel is asked, and nothing received.
+    Dask keeps comms for later, and calls ``closed()`` before it uses one again.  So
+    this asks the kernel, and receives nothing.
     """
     poll = select.poll()
     poll.register(fd, _GONE)

@@ -4,16 +4,16 @@
     first block    the number of frames, the size of each, then the first frames
     the rest       the other frames, one after the other
 
-Numbers have 64 bits, in the machine's own byte order.  This is what Dask's ``tcp://``
-speaks, too.
+Numbers have 64 bits, in the machine's own byte order.  Dask's ``tcp://`` has the same
+format.
 
 The receiver takes the first block in one piece, and each other frame into memory of its
-own.  So the first block has what is thrown away after reading it: an array that is kept
-would keep everything else in the block alive.
+own.  So the first block is for frames that are thrown away once they are read: an array
+in it that is kept keeps the whole block alive.
 
-The kernel clears fresh memory before anything is received there: measured, a third of
-the CPU time that a worker spends to receive large arrays.  So when the last view of a
-large buffer is gone, its memory waits here for the next buffer of about that size.
+The kernel clears fresh memory before we receive into it: measured, that is a third of
+the CPU time in which a worker receives large arrays.  So when the last view of a large
+buffer is gone, its memory waits here for the next buffer of about that size.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ NUMBER = 8  # bytes
 # Neighbours up to this size are sent as one buffer: copying these bytes costs less than
 # borrowing one more buffer.
 SMALL = 8 << 10
-# An array may keep others alive with it: LITTLE bytes, or 1/PART of its own size.
+# An array in the first block may keep this alive: LITTLE bytes, or 1/PART of its size.
 LITTLE, PART = 2048, 20
 
-LARGE = 1 << 20  # bytes of memory that waits; malloc keeps what is smaller anyway
+LARGE = 1 << 20  # bytes of memory that waits; malloc itself keeps smaller pieces
 MOST = 256 << 20  # bytes that wait at most
-UNIT = 64 << 10  # sizes are rounded up to this, since headers differ a little
+UNIT = 64 << 10  # bytes: sizes are rounded up to it, since headers differ a little
 
 
 class NotAMessage(ValueError):
-    """What has arrived is no message of Dask's."""
+    """The bytes that have arrived are not a message of Dask's."""
 
 
 class Source(Protocol):
@@ -59,7 +59,7 @@ class Source(Protocol):
 
 
 def pack(frames: Sequence[Frame]) -> tuple[list[Frame], int]:
-    """The buffers to send for these frames, and how many bytes they have together."""
+    """Return the buffers to send for these frames, and their bytes in all."""
     views = list(map(ensure_memoryview, frames))
     sizes = [view.nbytes for view in views]
     first = NUMBER * (1 + len(sizes)) + sum(sizes[: _in_first_block(frames, sizes)])
@@ -68,10 +68,10 @@ def pack(frames: Sequence[Frame]) -> tuple[list[Frame], int]:
 
 
 def _in_first_block(frames: Sequence[Frame], sizes: Sequence[int]) -> int:
-    """How many frames go into the first block.
+    """Return how many frames go into the first block.
 
-    Bytes do: what was pickled or compressed.  So does the first other buffer, if only a
-    little is before it, and with it whatever is of the same object.
+    ``bytes`` do: they were pickled or compressed.  So does the first other buffer, if
+    there is little before it, with further buffers of the same object.
     """
     kept: object = None
     before = 0
@@ -87,7 +87,7 @@ def _in_first_block(frames: Sequence[Frame], sizes: Sequence[int]) -> int:
 
 
 def _joined(buffers: Iterable[Frame]) -> list[Frame]:
-    """The same bytes in fewer buffers: small neighbours become one."""
+    """Return the same bytes in fewer buffers: small neighbours become one."""
     pieces: list[Frame] = []
     for are_small, group in itertools.groupby(buffers, lambda one: len(one) <= SMALL):
         run = list(group)
@@ -96,11 +96,11 @@ def _joined(buffers: Iterable[Frame]) -> list[Frame]:
 
 
 # ---- receiving ----------------------------------------------------------------------
-# Each of these raises NotAMessage, and what ``source.receive_exactly`` does.
+# Each of these functions raises NotAMessage, and what ``source.receive_exactly`` does.
 
 
 async def receive_frames(source: Source, most: int) -> list[memoryview]:
-    """The frames of the next message, if it has ``most`` bytes or less."""
+    """Return the frames of the next message, of at most ``most`` bytes."""
     return await receive_rest(source, await receive_number(source), most)
 
 
@@ -111,7 +111,7 @@ async def receive_number(source: Source) -> int:
 
 
 async def receive_rest(source: Source, first: int, most: int) -> list[memoryview]:
-    """The frames of a message whose first number was read."""
+    """Return the frames of a message whose first number was read."""
     _check_size(first, most)
     frames, sizes = unpack(await _receive(source, first))
     _check_size(first + sum(sizes), most)
@@ -127,7 +127,7 @@ def _check_size(nbytes: int, most: int) -> None:
 
 
 async def _receive(source: Source, nbytes: int) -> memoryview:
-    """The next ``nbytes`` bytes, in memory of their own."""
+    """Return the next ``nbytes`` bytes, in memory of their own."""
     memory = memory_for(nbytes)
     if nbytes:
         await source.receive_exactly(memory)
@@ -135,7 +135,7 @@ async def _receive(source: Source, nbytes: int) -> memoryview:
 
 
 def unpack(block: memoryview) -> tuple[list[memoryview], Sequence[int]]:
-    """The frames of the first block, and the sizes of the rest."""
+    """Return the frames of the first block, and the sizes of the rest."""
     try:
         (count,) = struct.unpack_from("=Q", block)
         sizes = struct.unpack_from(f"={count}Q", block, NUMBER)
@@ -155,13 +155,13 @@ def unpack(block: memoryview) -> tuple[list[memoryview], Sequence[int]]:
 
 # ---- memory to receive into ---------------------------------------------------------
 
-# A finalizer may run in any thread, and between any two lines.  So every step is a
-# single operation on a dict, and memory belongs to the call that has popped it.
+# A finalizer may run in any thread, between any two lines.  So every step is one
+# operation on a dict, and memory belongs to the call that has popped it.
 _waiting: dict[int, memoryview] = {}  # by their ids; oldest first
 
 
 def memory_for(nbytes: int) -> memoryview:
-    """Memory of that size, from Dask's ``host_array``; its content is undefined."""
+    """Return memory of that size, from Dask's ``host_array``, with any content."""
     if nbytes < LARGE:
         return host_array(nbytes)
     memory = _popped(nbytes) or host_array(-(-nbytes // UNIT) * UNIT)
@@ -169,7 +169,7 @@ def memory_for(nbytes: int) -> memoryview:
 
 
 def _popped(nbytes: int) -> memoryview | None:
-    """Memory that is large enough, but not much larger; None if none waits."""
+    """Return waiting memory that is large enough, but not much larger, if any."""
     for key, memory in list(_waiting.items()):
         fits = nbytes <= len(memory) <= nbytes + nbytes // 8
         if fits and _waiting.pop(key, None) is not None:

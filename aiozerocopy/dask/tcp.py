@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TCPComm(StreamComm):
-    """``azc://``; a peer that is silent for too long is given up, as Dask says."""
+    """``azc://``; a silent peer is given up after Dask's timeout."""
 
     def __init__(self, stream: Link, *args: Any) -> None:
         super().__init__(stream, *args)
@@ -41,7 +41,7 @@ class TCPListener(StreamListener):
     def __init__(
         self, address: str, *args: Any, default_port: int = 0, **options: Any
     ) -> None:
-        """As for all; ``default_port`` is for an address without a port."""
+        """Parse the address; ``default_port`` is for one without a port."""
         self._host, self._port = parse_host_port(address, default_port)
         super().__init__(address, *args, **options)
 
@@ -49,9 +49,9 @@ class TCPListener(StreamListener):
         return await listen_tcp(self._host, self._port, backlog, reuse_port=False)
 
     def get_host_port(self) -> tuple[str, int]:
-        """Where it listens; of several addresses one of IPv4, if there is one.
+        """Return where it listens; of several addresses, preferably one of IPv4.
 
-        Raises: ValueError: it does not listen.
+        Raises: ValueError: it is not listening.
         """
         self._require_started()
         assert self._sockets
@@ -71,7 +71,7 @@ class TCPListener(StreamListener):
 
 
 class TCPBackend(BaseTCPBackend):
-    """``azc://host:port``: as Dask's ``tcp://``."""
+    """``azc://host:port``, like Dask's ``tcp://``."""
 
     _connector_class: type[TCPConnector] = TCPConnector
     _listener_class: type[TCPListener] = TCPListener

@@ -1,4 +1,4 @@
-"""``azc+tls://host:port``: as ``azc://``, under TLS."""
+"""``azc+tls://host:port``: like ``azc://``, under TLS."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TLSListener(TCPListener):
     comm_class: type[TLSComm] = TLSComm
 
     def __init__(self, *args: Any, **connection_args: Any) -> None:
-        """As for all; raises TypeError if Dask was given no certificates."""
+        """Set up TLS too; raise TypeError if Dask was given no certificates."""
         super().__init__(*args, **connection_args)
         self._context = tls_context(self.prefix, connection_args)
 
@@ -70,14 +70,14 @@ class TLSListener(TCPListener):
 
 
 class TLSBackend(BaseTCPBackend):
-    """``azc+tls://host:port``: as Dask's ``tls://``."""
+    """``azc+tls://host:port``, like Dask's ``tls://``."""
 
     _connector_class: type[TLSConnector] = TLSConnector
     _listener_class: type[TLSListener] = TLSListener
 
 
 def tls_context(prefix: str, connection_args: dict[str, Any]) -> ssl.SSLContext:
-    """The context that Dask's `Security` has made; TypeError if it has made none."""
+    """Return the context that Dask's `Security` made; TypeError if there is none."""
     context = connection_args.get("ssl_context")
     if not isinstance(context, ssl.SSLContext):
         raise TypeError(

@@ -1,13 +1,12 @@
 """``azc+unix:///path``: between processes of one machine, and of one user.
 
 A location with a slash is the path of the listening socket; a port at its end is left
-out, since Dask's commands add one to whatever they are given.  Any other location, such
-as a host and port, stands for a new path, in a folder of its own into which only this
-user can look.  A process that was killed leaves its folder; the next one that makes a
-folder removes it.
+out, since Dask's commands add one to every address.  Any other location, such as a host
+and port, stands for a new path, in a folder of its own that only this user can enter.
+A process that is killed leaves its folder; the next process that makes one removes it.
 
-A client of a Unix socket has no address unless it takes one.  Linux gives it a name
-that no other has, which both sides know then: ``azc+unix://@0a1b2``.
+A client of a Unix socket has no address unless it binds one.  We have Linux choose a
+unique name, which both sides can see: ``azc+unix://@0a1b2``.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ if TYPE_CHECKING:
 MODE = 0o600  # of a socket's file: only this user may connect
 
 PREFIX = "aiozerocopy-dask-"  # of the folders
-FRESH = 60.0  # seconds in which a folder's owner may not listen yet
+FRESH = 60.0  # seconds after which the owner of a folder must be listening
 
-# In the handshake: does a process take the pipes of `LocalStream`?
+# The key in the handshake for "takes the pipes of `LocalStream`".
 PIPES = "aiozerocopy-pipes"
 
 
 class UnixComm(StreamComm):
-    """``azc+unix://``; large messages go by pipes, if both sides know how."""
+    """``azc+unix://``; large messages go by pipes, if both sides can."""
 
     stream: LocalStream
 
@@ -56,7 +55,7 @@ class UnixComm(StreamComm):
         super().__init__(LocalStream(stream), *args)
 
     def handshake_info(self) -> dict[str, Any]:
-        """What the peer is told of us when both have connected."""
+        """Return the facts about us for the peer."""
         return super().handshake_info() | {PIPES: CAN_LEND}
 
     async def _send(self, buffers: list[Frame], nbytes: int) -> None:
@@ -84,7 +83,7 @@ class UnixListener(StreamListener):
         super().__init__(address, *args, **options)
         self._location = address
         self._path = re.sub(r":[0-9]+$", "", address)
-        self._folder = ""  # that was made for the socket, if any
+        self._folder = ""  # the folder that was made for the socket, if any
 
     async def _listen(self, backlog: int) -> list[Listener]:
         if "/" not in self._location:
@@ -116,14 +115,14 @@ class UnixListener(StreamListener):
 
 
 def _remove_dead() -> None:
-    """Remove the folders of processes that were killed; nobody listens there."""
+    """Remove the folders of processes that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):  # it is another user's, or just removed
+        with contextlib.suppress(OSError):  # another user's folder, or just removed
             status = folder.lstat()
             is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
             if is_ours and time.time() - status.st_mtime > FRESH:
                 remove_stale(str(folder / "socket"))
-                folder.rmdir()  # only if it is empty now
+                folder.rmdir()  # fails unless it is empty now
 
 
 class UnixBackend(BaseTCPBackend):

@@ -2,11 +2,11 @@
 
 writer        frames to FFmpeg                 reader    frames from FFmpeg
 encoder       its bytes, to one or many        run       its pipes, reports and end
-cutters       where a client may begin
+cutters       where a client may join
 arguments     its arguments, from ours         layouts   how a frame lies in memory
-codecs        our words in theirs; which work  binary    which FFmpeg; what it answers
+codecs        encoders and our words for them  binary    which FFmpeg; what it answers
 colours       who converts, what a film says   converters RGB and YUV, on the way
-destination   where a film goes                facts     what its log tells of a film
+destination   where a film goes                facts     what its log says of a film
 """
 
 from aiozerocopy.ffmpeg.binary import find_ffmpeg as find_ffmpeg

@@ -1,7 +1,7 @@
 """A caller's arguments about a video, checked and turned into FFmpeg's arguments.
 
-Each function raises ValueError or TypeError for what makes no sense, and says what
-would.
+Each function raises ValueError or TypeError for an argument that makes no sense, and
+says what would make sense.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# FFmpeg need not probe a raw input.  (It would read seconds of it before the next one.)
+# No probing of a raw input.  (FFmpeg would read seconds of it before the next input.)
 AT_ONCE = ["-probesize", "32"]
 _STANDARD_OUTPUT = ("-", "pipe:", "pipe:1")
 
@@ -27,7 +27,7 @@ def checked_size(size: tuple[int, int]) -> tuple[int, int]:
     except (TypeError, ValueError):
         raise ValueError(f"size must be (width, height), not {size!r}") from None
     if width < 1 or height < 1:
-        raise ValueError(f"a frame of {width}x{height} has no pixels")
+        raise ValueError(f"size must be at least 1x1, not {width}x{height}")
     return width, height
 
 
@@ -41,7 +41,7 @@ def checked_rate(fps: float | Fraction | str) -> Fraction:
     return rate
 
 
-# FFmpeg's ways to write a time, besides a number of seconds: 1:30, 0:01:30.5, 1500ms.
+# How FFmpeg writes a time, besides a number of seconds: 1:30, 0:01:30.5, 1500ms.
 _CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+(?:\.\d*)?)")
 _WITH_UNIT = re.compile(r"(\d+(?:\.\d*)?)(s|ms|us)")
 _UNITS = {"s": 1, "ms": 1000, "us": 1_000_000}
@@ -50,7 +50,7 @@ _UNITS = {"s": 1, "ms": 1000, "us": 1_000_000}
 def part_arguments(
     start: float | Fraction | str | None, duration: float | Fraction | str | None
 ) -> list[str]:
-    """Return the options before "-i" that choose a part of an input."""
+    """Return the options that choose a part of an input; they go before "-i"."""
     arguments: list[str] = []
     if start is not None:
         arguments += ["-ss", f"{checked_microseconds(start, 'start')}us"]
@@ -84,7 +84,7 @@ def _seconds(time: float | Fraction | str) -> Fraction:
 
 
 def checked_format(pix_fmt: str) -> str:
-    """Return the name of a pixel format; only FFmpeg knows whether there is one."""
+    """Return the name of a pixel format, which only FFmpeg can look up."""
     if not isinstance(pix_fmt, str):
         raise TypeError(f"pix_fmt must be a name such as 'rgb24', not {pix_fmt!r}")
     return pix_fmt
@@ -96,7 +96,7 @@ def words(
 ) -> list[str]:
     """Return FFmpeg's arguments, given as a list or as a mapping of names and values.
 
-    A str is refused: it would be taken for a list of letters.
+    A str is refused: it would be read as a list of letters.
     """
     if isinstance(arguments, Mapping):
         return [
@@ -117,9 +117,9 @@ _FILTER = re.compile(r"-vf$|-/?filter|-lavfi")  # (-vframes is none)
 def with_filters(
     options: Sequence[str], *, first: str = "", last: str = ""
 ) -> list[str] | None:
-    """The options with one more filter before or after the others.
+    """Return the options with one more filter before or after the others.
 
-    None where these are in a graph that we cannot add to.
+    None if the filters are in a graph that we cannot add to.
     """
     filters = [at for at, option in enumerate(options) if _FILTER.match(option)]
     if not filters:
@@ -133,21 +133,21 @@ def with_filters(
     return [*options[: at + 1], graph, *options[at + 2 :]]
 
 
-# Each frame once.  (In microseconds, or FFmpeg complains about some that are close.)
+# Each frame once.  (In microseconds: else FFmpeg complains about frames close in time.)
 AS_THEY_COME = ["-fps_mode", "passthrough", "-enc_time_base", "1:1000000"]
-# With these among them the caller decides which frames come, and when.
+# With one of these options the caller decides which frames come, and when.
 _TIMING = re.compile(r"-(r|fpsmax|fps_mode|vsync|ss|copyts)(:.*)?")
-# A line for each frame, with its time in microseconds, goes to FFmpeg's standard input:
-# that is the end of a pipe of ours.
+# FFmpeg writes a line for each frame, with its time in microseconds, to its standard
+# input, which is the end of a pipe of ours.
 _TELL = "settb=1/1000000,metadata=add:key=azc:value={when}"
 _TELL += ",metadata=print:key=azc:file='pipe\\:0':direct=1"
 
 
 def timed(options: Sequence[str], rate: Fraction | None) -> list[str] | None:
-    """The options with a filter that tells the times of frames, for `facts.Times`.
+    """Return the options with a filter that writes frames' times: see `facts.Times`.
 
-    With a rate, FFmpeg's filter "fps" leaves frames out and repeats others; only the
-    first has a line then.  None where the options have a timing of their own.
+    With a rate, FFmpeg's filter "fps" leaves out some frames and repeats others; only
+    the first has a line then.  None if the options have a timing of their own.
     """
     if "copy" in options or any(map(_TIMING.fullmatch, options)):
         return None
@@ -158,7 +158,7 @@ def timed(options: Sequence[str], rate: Fraction | None) -> list[str] | None:
 
 
 def location(path: str | os.PathLike[str]) -> str:
-    """A path or URL, written so that FFmpeg takes it for nothing else."""
+    """Return a path or URL, written so that FFmpeg takes it for nothing else."""
     if not isinstance(path, str):
         return f"file:{os.fspath(path)}"
     return f"./{path}" if path.startswith("-") and path != "-" else path
@@ -169,16 +169,16 @@ def output_arguments(
     *,
     takes_stdout: bool = False,
 ) -> list[str]:
-    """A path, a URL or a list of arguments, as a list.
+    """Return a path, a URL or a list of arguments, as a list.
 
-    ``takes_stdout``: FFmpeg's standard output is read.
+    ``takes_stdout``: we read FFmpeg's standard output.
     """
     if isinstance(output, (str, os.PathLike)):
         arguments = [location(output)]
     else:
         arguments = words(output, "the output is a path, a URL or")
     if not arguments:
-        raise ValueError("the output is empty")
+        raise ValueError("the output is empty: give a path, a URL or arguments")
     goes_to_stdout = arguments[-1] in _STANDARD_OUTPUT and "null" not in arguments
     if goes_to_stdout and not takes_stdout:
         raise ValueError(
@@ -188,9 +188,9 @@ def output_arguments(
 
 
 def input_arguments(source: str | os.PathLike[str] | Sequence[str]) -> list[str]:
-    """A path, a URL or a list of arguments, as a list that ends with an input.
+    """Return a path, a URL or a list of arguments, as a list that ends with an input.
 
-    (Without a "-i" FFmpeg would write to what was to be read.)
+    (Without a "-i" FFmpeg would write to the file that it should read.)
     """
     if isinstance(source, (str, os.PathLike)):
         return ["-i", location(source)]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SILENT = 5.0  # seconds without an answer, after which the log warns
-PATIENCE = 60.0  # and after which it is killed
+PATIENCE = 60.0  # seconds without an answer, after which FFmpeg is killed
 
 QUIETLY = ["-nostdin", "-hide_banner", "-nostats"]
 
@@ -35,7 +35,7 @@ log: logging.Logger = logging.getLogger("aiozerocopy")
 
 
 def find_ffmpeg() -> str:
-    """The FFmpeg on PATH, else the one that comes with imageio-ffmpeg.
+    """Return the FFmpeg on PATH, else the one that comes with imageio-ffmpeg.
 
     Raises: FileNotFoundError: there is none; the text says how to get one.
     """
@@ -58,14 +58,14 @@ def _packaged() -> str | None:
 
 
 def environment() -> dict[str, str]:
-    """Our environment, and what makes FFmpeg faster and its messages plain."""
+    """Return our environment, with settings for a faster FFmpeg and a plain log."""
     return {**ROOMY, "AV_LOG_FORCE_NOCOLOR": "1", **os.environ}
 
 
 async def ask(
     ffmpeg: str, *arguments: str, patience: float | None = PATIENCE, tail: bool = False
 ) -> tuple[int, str, str]:
-    """Return its exit code, its standard output, and the ``tail`` of its stderr.
+    """Return FFmpeg's exit code, its standard output, and the ``tail`` of its stderr.
 
     Raises: TimeoutError: it has not ended after ``patience`` seconds (None: no limit).
     """
@@ -73,7 +73,7 @@ async def ask(
         [ffmpeg, *QUIETLY, *arguments],
         stdin=False,
         stdout=True,
-        stderr="tail" if tail else False,  # (at exit, its thread may not start)
+        stderr="tail" if tail else False,  # (no thread for it can start at exit)
         env=environment(),
         start_new_group=True,
     ) as process:
@@ -91,9 +91,9 @@ async def ask(
 
 @contextlib.contextmanager
 def silence_told(ffmpeg: str) -> Iterator[None]:
-    """A block that waits for FFmpeg; if that takes long, the log warns.
+    """Log a warning if the block, which waits for FFmpeg, takes long.
 
-    By a thread, since there is no timer that works on every kind of loop.
+    A thread does that, since no timer works on every kind of loop.
     """
     told = threading.Timer(
         SILENT, log.warning, ("%s has not answered for %g s", ffmpeg, SILENT)

@@ -1,6 +1,6 @@
-"""Codecs: the usual one of each container, and what our words are in its own.
+"""Codecs: the usual one of each container, and its own arguments for our words.
 
-FFmpeg is asked once which of them it has, and again if its binary has changed.
+FFmpeg is asked once which encoders it has, and again if its binary has changed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Quality = Literal["lossless", "high", "medium", "low"]
 
-# How the names of formats begin that are RGB.
+# The beginnings of the names of RGB formats.
 RGB = ("rgb", "bgr", "argb", "abgr", "0rgb", "0bgr", "gbr", "pal", "x2", "bayer")
 # FFmpeg converts these to YUV through a palette: older versions always by BT.601, and
 # some choose grey for an encoder that takes it.
@@ -45,9 +45,9 @@ CONTAINERS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Codec:
-    """An encoder of FFmpeg's: what it takes, and our words in its own.
+    """An encoder of FFmpeg's: what it takes, and its arguments for our words.
 
-    ``pix_fmt`` is what it gets unless the user has named another; None leaves that to
+    ``pix_fmt`` is what it gets unless the user names another; None leaves that to
     FFmpeg.  ``before`` goes before the inputs, ``filters`` behind ours.
     """
 
@@ -55,7 +55,7 @@ class Codec:
     quality: Mapping[str, Sequence[str]] = field(default_factory=dict)
     preset: Mapping[str, Sequence[str]] = field(default_factory=dict)
     has_bitrate: bool = True
-    # For lossless pictures: of RGB, and of YUV as it is.
+    # For lossless pictures: from RGB, and from YUV, which stays as it is.
     lossless_rgb: tuple[str, str] | None = None  # encoder and format
     lossless: tuple[str, ...] = ()
     low_delay: tuple[str, ...] = ()  # to hold no frames back
@@ -64,14 +64,14 @@ class Codec:
 
 
 def _steps(option: str, *values: object) -> dict[str, tuple[str, ...]]:
-    """A value for each of `PRESETS`."""
+    """Return a value for each of `PRESETS`."""
     return {
         word: (option, str(value)) for word, value in zip(PRESETS, values, strict=True)
     }
 
 
 def _qualities(template: str, high: int, medium: int, low: int) -> dict[str, list[str]]:
-    """Arguments with a number in them, for each word but lossless."""
+    """Return arguments that contain a number, for each word but "lossless"."""
     return {
         word: template.format(number).split()
         for word, number in zip(QUALITIES[1:], (high, medium, low), strict=True)
@@ -155,7 +155,7 @@ KNOWN: dict[str, Codec] = {
     **dict.fromkeys(("h264_vaapi", "hevc_vaapi", "av1_vaapi"), _VAAPI),
     **dict.fromkeys(("h264_videotoolbox", "hevc_videotoolbox"), _VIDEOTOOLBOX),
 }
-# What people call them.
+# Common names of encoders.
 ALIASES = {"h264": "libx264", "hevc": "libx265", "h265": "libx265", "x264": "libx264"}
 ALIASES |= {"x265": "libx265", "vp9": "libvpx-vp9", "av1": "libsvtav1"}
 ALIASES |= {"prores": "prores_ks"}
@@ -184,7 +184,7 @@ def chosen(
 ) -> Choice:
     """Return the encoder's own arguments for our words.
 
-    Raises: ValueError: the encoder has no such word.
+    Raises: ValueError: the encoder has no argument for a word.
     """
     known = None if codec is None else KNOWN.get(codec)
     asked = {"quality": quality, "preset": preset, "bitrate": bitrate}
@@ -239,7 +239,7 @@ def _looked_up(
 
 
 def last_value(options: Sequence[str], *names: str) -> str | None:
-    """The value of an option that has these names; of two, the last wins."""
+    """Return the value of the last option that has one of these names."""
     found = [value for name, value in itertools.pairwise(options) if name in names]
     return found[-1] if found else None
 
@@ -249,28 +249,28 @@ def named_in(options: Sequence[str]) -> str | None:
 
 
 def has_presets(codec: str | None, container: str) -> bool:
-    """Does the encoder, or else that container's usual one, know our presets?"""
+    """Does the encoder, or else the container's usual one, know our presets?"""
     name = codec or next(iter(CONTAINERS.get(container, ())), "")
     known = KNOWN.get(ALIASES.get(name, name))
     return known is not None and bool(known.preset)
 
 
-# ---- those that this FFmpeg has, and those in hardware that work here --------------
+# ---- which encoders this FFmpeg has, and which of those in hardware work -------------
 
 _HARDWARE = ("h264_nvenc", "h264_qsv", "h264_videotoolbox", "h264_vaapi")
 
-# By the binary and when it was changed.
+# FFmpeg's answers, by its path and the time when the binary was changed.
 _encoders: dict[tuple[str, int], frozenset[str]] = {}
 _hardware: dict[tuple[str, int], tuple[str, ...]] = {}
 _formats: dict[tuple[str, int, str], tuple[str, ...]] = {}
 
 
 async def encoder_for(container: str, codec: str | None, ffmpeg: str) -> str | None:
-    """The encoder that was asked for, or the usual one; None leaves it to FFmpeg.
+    """Return the encoder that ``codec`` names, or the usual one; None: FFmpeg chooses.
 
     Raises:
         ValueError: this FFmpeg has no such encoder.
-        FFmpegError: it cannot even list them.
+        FFmpegError: it cannot list its encoders.
     """
     if codec == "copy":
         raise ValueError("codec='copy' is for films: raw frames must be encoded")
@@ -290,7 +290,7 @@ async def encoder_for(container: str, codec: str | None, ffmpeg: str) -> str | N
     if codec is None:
         return None
     close = difflib.get_close_matches(codec, available, n=3)
-    hint = f": did you mean {' or '.join(close)}?" if close else ""
+    hint = f": did you mean {' or '.join(close)}?" if close else ": see its -encoders"
     raise ValueError(f"{ffmpeg} has no encoder {codec!r}{hint}")
 
 
@@ -300,7 +300,7 @@ def _key(ffmpeg: str) -> tuple[str, int]:
 
 
 async def takes_rgb(codec: str, ffmpeg: str) -> bool:
-    """May RGB stay what it is in this encoder?"""
+    """Does the encoder take RGB as it is?"""
     key = (*_key(ffmpeg), codec)
     if key not in _formats:
         _, told, _ = await ask(ffmpeg, "-h", f"encoder={codec}")
@@ -323,7 +323,7 @@ async def encoders_of(ffmpeg: str) -> frozenset[str]:
 
 
 async def hardware_of(ffmpeg: str) -> tuple[str, ...]:
-    """Return the encoders in hardware that could encode a few frames."""
+    """Return the hardware encoders that work here: they could encode a few frames."""
     key = _key(ffmpeg)
     if key not in _hardware:
         available = await encoders_of(ffmpeg)

@@ -1,16 +1,16 @@
 """The colours of a film: how they are converted and tagged, and which tags a film has.
 
 A film that is written
-    `plan` decides which YUV is made of RGB, by us or by FFmpeg, and the tags.
+    `plan` decides to which YUV RGB is converted, by us or by FFmpeg, and the tags.
 
 A film that is read
     Films are YUV 4:2:0 as a rule, and programs want RGB, which has twice as many bytes.
-    So FFmpeg is first asked for frames as they are, if the source can be opened again:
+    So if the source can be opened twice, FFmpeg is first asked for frames as they are:
     its log tells whether we can convert them.  If not, it is started once more: see
     `Request`.
 
-    Frames as they are come as YUV4MPEG, with a line before the first and before each.
-    FFmpeg writes that from the decoder's memory, but copies each frame for rawvideo.
+    Frames as they are come as YUV4MPEG, with a header line and a line before each
+    frame.  FFmpeg writes these from the decoder's memory; for rawvideo it copies each.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
 _FILTERING = ("-vf", "-filter", "-filter:v", "-filter:v:0", "-filter_complex", "-lavfi")
 _GREY = ("gray", "mono", "ya", "xyz")
-# FFmpeg's formats that take frames in whatever pixel format.
+# FFmpeg's formats that take frames in any pixel format.
 _RAW = ("null", "rawvideo", "framecrc", "framehash", "framemd5")
-# Encoders without odd widths and heights, where the picture is 4:2:0.
+# For encoders that take no odd widths and heights, if the picture is 4:2:0.
 _PAD = "pad=ceil(iw/2)*2:ceil(ih/2)*2"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How frames become a film."""
+    """How FFmpeg, and perhaps we, turn frames into a film."""
 
     pix_fmt: str  # of the frames that FFmpeg gets
-    before: list[str]  # of its inputs
+    before: list[str]  # options before all inputs
     of_input: list[str]
     of_output: list[str]
-    conversion: Conversion | None = None  # what we do ourselves
+    conversion: Conversion | None = None  # done by us, before FFmpeg
     is_padded: bool = False
 
 
@@ -61,20 +61,20 @@ def plan(
     ours: bool,
     ends_as_yuv: bool = False,
 ) -> Plan:
-    """How frames of this format become what the encoder wants.
+    """Return how frames of this format become what the encoder takes.
 
-    ``options`` are the user's own, which win.  Frames that end as 4:2:0 are converted
-    by us, unless ``ours`` is false or the user has filters, which may want all of them.
-    ``ends_as_yuv`` tells of an encoder whose format FFmpeg chooses.
+    ``options`` are the user's own, which win.  RGB that ends as 4:2:0 is converted by
+    us, unless ``ours`` is false or the user has filters, which may need the RGB.
+    ``ends_as_yuv``: the encoder's format, which FFmpeg chooses, is YUV.
     """
     target = last_value(options, "-pix_fmt") or choice.pix_fmt
     is_raw = target is None and last_value(options, "-f") in _RAW
     if is_raw or named_in(options) == "copy":  # frames stay as they are
         return Plan(pix_fmt, [], [], list(options))
     filtered = any(word in _FILTERING for word in options)
-    if target is not None and target.startswith("yuvj"):  # JPEG has but one meaning
+    if target is not None and target.startswith("yuvj"):  # JPEG's only colours
         colour = replace(colour, matrix="bt601", full_range=True)
-    if pix_fmt.startswith("yuvj"):  # older FFmpegs believe the name, and no tag
+    if pix_fmt.startswith("yuvj"):  # older FFmpegs trust the name more than the tag
         pix_fmt = pix_fmt.replace("yuvj", "yuv")
         colour = replace(colour, full_range=True)
     is_rgb = pix_fmt.startswith(RGB)
@@ -99,7 +99,7 @@ def plan(
     if choice.filters:
         filters.append(choice.filters)
     encoder = _encoder(choice, [] if filtered else filters)
-    # (newer FFmpegs write what the frames say, and not the options)
+    # (newer FFmpegs take the tags from the frames, not from the output's options)
     of_rgb = _meaning(colour) if is_rgb else []
     of_input = _tags(colour) if _is_yuv(pix_fmt) else of_rgb
     of_output = [*encoder, *(_tags(colour) if for_yuv else of_rgb), *options]
@@ -128,19 +128,19 @@ def _is_yuv(pix_fmt: str) -> bool:
     return not pix_fmt.startswith((*RGB, *_GREY))
 
 
-# ---- what FFmpeg is told --------------------------------------------------------
+# ---- tags and filters -----------------------------------------------------------
 
 _MATRIX_TAG = {"bt709": "bt709", "bt601": "smpte170m", "bt2020": "bt2020nc"}
 
 
 def _meaning(colour: Colour) -> list[str]:
-    """Tags of RGB: for an input of it, and any output."""
+    """Return the tags of an RGB input, and of any output."""
     primaries, transfer = colour.primaries, colour.transfer
     return ["-color_primaries", primaries, "-color_trc", transfer]
 
 
 def _tags(colour: Colour) -> list[str]:
-    """Tags of YUV: for an input or output of it."""
+    """Return the tags of an input or output of YUV."""
     levels = "pc" if colour.full_range else "tv"
     matrix = _MATRIX_TAG[colour.matrix]
     return [*_meaning(colour), "-colorspace", matrix, "-color_range", levels]
@@ -149,8 +149,8 @@ def _tags(colour: Colour) -> list[str]:
 def _filters(colour: Colour, *, for_yuv: bool, of_grey: bool = False) -> list[str]:
     """Return FFmpeg's filters that convert RGB or grey for an encoder that wants YUV.
 
-    Some encoders write the tags of the frames, so frames are tagged too.  Without
-    accurate_rnd grey comes back up to 3 darker.
+    Frames are tagged too, since some encoders write their tags.  Without accurate_rnd
+    grey comes back up to 3 levels darker.
     """
     levels = "pc" if colour.full_range else "tv"
     told = f"color_primaries={colour.primaries}:color_trc={colour.transfer}"
@@ -176,15 +176,15 @@ _FORMAT_OPTION = re.compile(r"-pix_fmt(:.*)?|-vcodec|-c(odec)?(:v.*)?|-s(:v.*)?"
 
 
 def guessed_matrix(size: tuple[int, int]) -> Matrix:
-    """Return the matrix that players assume for a film that does not say."""
+    """Return the matrix that players assume for a film without a tag."""
     width, height = size
     return "bt709" if width >= 1280 or height >= 720 else "bt601"
 
 
 def conversion_of(facts: Facts, pix_fmt: str) -> Conversion | None:
-    """Return our conversion to the format that is wanted, if it is as good as FFmpeg's.
+    """Return our conversion to the wanted format, if it is as good as FFmpeg's.
 
-    It is not for scaled frames: FFmpeg starts from the film's own, with more colour.
+    It is not for scaled frames: FFmpeg scales the film's own YUV, with more colour.
     """
     frames, film = facts.frames, facts.film
     if pix_fmt not in PIXELS or frames.pix_fmt not in _OUR_PLANES or film is None:
@@ -205,8 +205,8 @@ def conversion_of(facts: Facts, pix_fmt: str) -> Conversion | None:
 class Request:
     """How FFmpeg is asked for frames.
 
-    ``as_they_are`` asks for YUV4MPEG, in the format that the frames have.  FFmpeg takes
-    a film that does not tell its matrix for BT.601; ``is_bt709`` tells it otherwise.
+    ``as_they_are`` asks for YUV4MPEG, in the format that the frames have.  FFmpeg
+    assumes BT.601 for a film without a tag, unless ``is_bt709`` is set.
     """
 
     pix_fmt: str
@@ -233,14 +233,14 @@ class Request:
         return frames
 
     def may_be_as_they_are(self) -> bool:
-        """Could a conversion of ours be as good?"""
+        """Could our own conversion be as good as FFmpeg's?"""
         fixed = any(map(_FORMAT_OPTION.fullmatch, self.options))
         return self.pix_fmt in PIXELS and not fixed
 
     def better(self, facts: Facts | None) -> Request:
-        """Return the better request, if there is one, now that these frames have come.
+        """Return a better request, if there is one, by the facts of the frames.
 
-        None: no frame has come.
+        ``facts`` is None if no frame has come.
         """
         if facts is None:
             return replace(self, as_they_are=False)
@@ -262,5 +262,5 @@ class Request:
 
 
 def _telling_bt709(options: list[str]) -> list[str]:
-    """The options with one more filter before the others, where we know how."""
+    """Return the options with a filter that tags BT.709, if one can be added."""
     return with_filters(options, first="setparams=colorspace=bt709") or options

@@ -1,17 +1,17 @@
-"""Frames that are changed on their way: RGB to FFmpeg, and films from it.
+"""Frames that are converted between the caller and FFmpeg: RGB to it, films from it.
 
 The way of a frame to FFmpeg
     the caller's memory -> C, without the GIL -> a slot of ours, of half the size ->
     lent to FFmpeg by the pipe.  The caller's memory is read once, before `put` returns;
     the slot is free again when FFmpeg has read it.
 
-A picture whose rows are apart or upside down goes the same way, into a slot of its own
-size, if it is not converted.
+A picture that is not converted, but whose rows are apart or upside down, goes the same
+way: it is copied into a slot of its own size.
 
-A small picture is changed at once, in the loop's thread; a large one by another
-thread, so that the loop can go on.  One is changed at a time, in the order of the
-calls, while those before are on their way.  A cancel leaves no trace: it waits for that
-thread, which needs the caller's memory for a millisecond.
+A small picture is converted in the loop's thread; a large one in another thread, so
+that the loop can go on.  One picture is converted at a time, in the order of the calls,
+while earlier ones are being sent.  A cancelled call waits for the thread, which needs
+the caller's memory for a millisecond, and then has sent nothing.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="AnyBuffer")
 
 _SLOTS = 4
-# Bytes of a slot that are filled at once: that of 1920x1080 in 0.4 ms.  (To hand it
-# over takes another 0.1 ms, and the cores' caches.)
+# Slots of at most these bytes are filled in the loop's thread: 1920x1080 takes 0.4 ms.
+# (A hand-over to another thread takes 0.1 ms more, and loses the core's cache.)
 _AT_ONCE = 3 << 20
 
 
 class SendingConverter:
-    """Changes the caller's frames, and sends them to a stream."""
+    """Converts the caller's frames, and sends them to a stream."""
 
     def __init__(
         self,
@@ -58,8 +58,7 @@ class SendingConverter:
         *,
         flip: bool = False,
     ) -> None:
-        """Without a conversion, a frame that is contiguous and not to be flipped goes
-        as it is."""
+        """Contiguous frames are sent as they are, unless converted or flipped."""
         self.conversion = conversion
         self._stream = stream
         self._layout = layout
@@ -70,12 +69,12 @@ class SendingConverter:
         self._thread = anyio.CapacityLimiter(1)
 
     async def send(self, *pieces: AnyBuffer) -> None:
-        """Change a frame and send it.  Raises: as `SendStream.send`."""
+        """Convert a frame and send it.  Raises: as `SendStream.send`."""
         await (await self.put(*pieces))
 
     @in_turn
     async def put(self, *pieces: AnyBuffer) -> Ticket:
-        """Change a frame and queue it; when this returns, its memory is yours.
+        """Convert a frame and queue it; when this returns, its memory is yours.
 
         Raises: as `SendStream.put`.
         """
@@ -90,7 +89,7 @@ class SendingConverter:
             return await self._stream.put(slot)
 
     async def _in_thread(self, fill: Callable[[], None]) -> None:
-        """Run it in a thread, and wait for that even if asyncio cancels the task."""
+        """Run ``fill`` in a thread; wait for its end even if the task is cancelled."""
         lock = threading.Lock()
 
         def run() -> None:
@@ -113,7 +112,7 @@ class SendingConverter:
         convert = partial(self.conversion.to_yuv, out=slot, flip=self._flip)
         try:
             convert(pieces[0] if len(pieces) == 1 else _whole(pieces))
-        except BufferError:  # not only its rows are apart
+        except BufferError:  # its pixels are apart, not only its rows
             convert(_whole(pieces))
 
     async def _slot(self) -> Frame:
@@ -123,12 +122,12 @@ class SendingConverter:
             raise StreamClosed("the video was closed") from None
 
     def close(self) -> None:
-        """Let go of the slots, as they become free."""
+        """Let go of the slots as they become free."""
         self._pool.close()
 
 
 def _whole(pieces: Sequence[AnyBuffer]) -> AnyBuffer:
-    """A contiguous copy of them all."""
+    """Return a contiguous copy of all pieces."""
     views = [*map(view_of, pieces)]
     if all(view.c_contiguous for view in views):
         return b"".join(views)
@@ -137,7 +136,7 @@ def _whole(pieces: Sequence[AnyBuffer]) -> AnyBuffer:
 
 
 def _gather(pieces: Sequence[AnyBuffer], room: memoryview, flipped: int = 0) -> None:
-    """Copy the pieces into ``room``; of ``flipped`` rows, the last one first."""
+    """Copy the pieces into ``room``; ``flipped`` rows, if any, in reverse order."""
     with extras.optional("a frame that is not contiguous or to be flipped", "numpy"):
         import numpy
 
@@ -156,15 +155,16 @@ def _gather(pieces: Sequence[AnyBuffer], room: memoryview, flipped: int = 0) -> 
 
 
 _MARK = b"FRAME\n"  # before each picture
-_NO_MARK = "FFmpeg has sent something else than a frame: try convert='ffmpeg'"
-_AHEAD = 2  # pictures at a time: the one that is asked for, and the next
+_NO_MARK = "FFmpeg has sent something other than a frame: try convert='ffmpeg'"
+_AHEAD = 2  # pictures at a time: the next one, and the one after it
 
 
 class ReceivingConverter(Generic[T]):
-    """Receives one picture of YUV4MPEG after the other as pixels.
+    """Receives the pictures of a YUV4MPEG stream as pixels, one after the other.
 
-    C receives and converts the next while the program looks at the last, if there is
-    memory for it.  A cancel changes nothing: the picture is the next one's.
+    C receives and converts the next picture while the program looks at the last, if
+    there is memory for it.  A cancelled call loses nothing: the next call gets the
+    picture.
     """
 
     def __init__(self, conversion: Conversion, stream: ReceiveStream) -> None:
@@ -177,7 +177,7 @@ class ReceivingConverter(Generic[T]):
     async def receive(
         self, room: Callable[[], Awaitable[T]], spare: Callable[[], T | None]
     ) -> T:
-        """The next picture.
+        """Return the next picture.
 
         ``room`` waits for memory; ``spare``, for a picture ahead, returns None instead.
 
@@ -205,12 +205,12 @@ class ReceivingConverter(Generic[T]):
             raise
 
     def close(self) -> None:
-        """Let go of the pictures that were received ahead."""
+        """Release the pictures that were received ahead."""
         for _, pixels in self._coming.clear():
             let_go(pixels)
 
 
 def let_go(memory: object) -> None:
-    """Release the memory for a frame that does not come."""
+    """Release the memory of a frame that does not come."""
     if isinstance(memory, Frame):
         memory.release()

@@ -1,4 +1,4 @@
-"""Cutters make pieces of encoded bytes, which a client may begin with, or miss."""
+"""Cutters cut encoded bytes into pieces: a client may begin with one, or miss some."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Piece(NamedTuple):
 class Cutter:
     """Cuts one kind of container into units, of which it makes pieces."""
 
-    # What a client needs before its first piece; known once there is a piece.
+    # A client needs this before its first piece; it is known once there is a piece.
     header: bytes = b""
 
     def __init__(self) -> None:
-        self._data = bytearray()  # that are not a whole unit yet
+        self._data = bytearray()  # not a whole unit yet
 
     def feed(self, data: bytes) -> list[Piece]:
-        """The pieces that are whole with these bytes, which may end anywhere.
+        """Return the pieces that these bytes complete; they may end anywhere.
 
-        Raises: ValueError: this is no such container.
+        Raises: ValueError: the bytes are not of this container.
         """
         self._data += data
         pieces = []
@@ -39,35 +39,35 @@ class Cutter:
         return pieces
 
     def _unit_size(self) -> int:
-        """Of the unit that begins the data; 0 if there is too little to tell."""
+        """Return the size of the first unit in the data; 0 if not known yet."""
         raise NotImplementedError
 
     def _take(self, unit: bytes) -> list[Piece]:
-        """The piece that is whole with this unit, if one is."""
+        """Return the piece that this unit completes, if it completes one."""
         raise NotImplementedError
 
     def rest(self) -> list[Piece]:
-        """The last piece, once there are no more bytes.
+        """Return the last piece, once there are no more bytes.
 
-        None, where each piece says how long it is.
+        There is none in containers whose pieces say how long they are.
         """
         return []
 
     def gap(self) -> Callable[[bytes], bytes]:
-        """Return what all pieces go through once a client has missed some."""
+        """Return a function for all further pieces of a client that missed some."""
         return unmarked
 
 
 def unmarked(data: bytes) -> bytes:
-    """Change nothing: in this container a player notices missing pieces by itself."""
+    """Return the data unchanged: players of the container notice missing pieces."""
     return data
 
 
 # ---- fragments of MP4 (ISO/IEC 14496-12) -------------------------------------------
 
 _BOX_HEAD = 8  # of a box: its size, and its kind
-_LONG_BOX_HEAD = 16  # the size is 1, and the real one follows
-_NO_SYNC = 0x10000  # in a sample's flags: it needs others to be decoded
+_LONG_BOX_HEAD = 16  # the size is 1, and the real size follows the kind
+_NO_SYNC = 0x10000  # in a sample's flags: decoding it needs other samples
 
 
 class MP4Fragments(Cutter):
@@ -99,7 +99,7 @@ class MP4Fragments(Cutter):
     def _take(self, unit: bytes) -> list[Piece]:
         kind, body = unit[4:8], memoryview(unit)[_BOX_HEAD:]
         if kind == b"mfra":
-            return []  # an index of places in a file, which is not what a client gets
+            return []  # an index of places in a file: a client gets no file
         self._boxes.append(unit)
         if kind == b"moov":
             self._look_at_tracks(body)
@@ -142,7 +142,7 @@ class MP4Fragments(Cutter):
 
 
 def _usual_flags(tfhd: memoryview, otherwise: int) -> int:
-    """A fragment's flags for samples that have none of their own."""
+    """Return a fragment's flags for samples that have none of their own."""
     has = _number(tfhd, 1, 3)
     if not has & 0x20:
         return otherwise
@@ -162,7 +162,7 @@ def _first_flags(trun: memoryview, otherwise: int) -> int:
 
 
 def _boxes(body: memoryview, kind: bytes) -> Iterator[memoryview]:
-    """The bodies of the boxes of one kind inside a box."""
+    """Yield the bodies of the boxes of one kind inside a box."""
     at = 0
     while at + _BOX_HEAD <= len(body):
         size = _checked(_number(body, at, 4))
@@ -192,7 +192,7 @@ _SIMPLE_BLOCK, _GROUP, _BLOCK, _REFERENCE = 0xA3, 0xA0, 0xA1, 0xFB
 class MKVClusters(Cutter):
     """Cuts Matroska and WebM, with clusters that say how long they are.
 
-    header      all before the first cluster, such as EBML and the tracks
+    header      everything before the first cluster, such as EBML and the tracks
     cluster     blocks, each with a frame of one track
     """
 
@@ -208,7 +208,7 @@ class MKVClusters(Cutter):
         if head is None:
             return 0
         name, start, size = head
-        # A segment is the rest of the film: look at what is in it.
+        # A segment is the rest of the film: its head is a unit, its elements follow.
         return start if name == _SEGMENT else start + _known(name, size)
 
     def _take(self, unit: bytes) -> list[Piece]:
@@ -219,7 +219,7 @@ class MKVClusters(Cutter):
         if name == _CLUSTER:
             self._has_begun = True
             return [Piece(unit, self._begins_with_key(body))]
-        if not self._has_begun:  # an index at the end is of places in a file
+        if not self._has_begun:  # (later comes an index of places in a file)
             self.header += unit
         if name == _TRACKS:
             self._look_at_tracks(body)
@@ -234,7 +234,7 @@ class MKVClusters(Cutter):
                 self._video = told[_TRACK_NUMBER]
 
     def _begins_with_key(self, cluster: memoryview) -> bool:
-        """Can its first picture be decoded by itself?"""
+        """Can the cluster's first picture be decoded by itself?"""
         for name, body in _elements(cluster, _SIMPLE_BLOCK, _GROUP):
             key, block = True, body
             if name == _GROUP:
@@ -247,7 +247,7 @@ class MKVClusters(Cutter):
 
 
 def _elements(body: memoryview, *names: int) -> Iterator[tuple[int, memoryview]]:
-    """The elements inside an element (of these names): their names and bodies."""
+    """Yield the names and bodies of the elements (of these names) in an element."""
     at = 0
     while (head := _head(body, at)) is not None:
         name, start, size = head
@@ -263,7 +263,7 @@ def _known(name: int, size: int | None) -> int:
 
 
 def _head(data: memoryview | bytearray, at: int) -> tuple[int, int, int | None] | None:
-    """An element's name, where its body begins, and its size, if known.
+    """Return an element's name, where its body begins, and its size, if known.
 
     None if there are too few bytes to tell.
     """
@@ -278,7 +278,7 @@ def _head(data: memoryview | bytearray, at: int) -> tuple[int, int, int | None] 
 
 
 def _vint(data: memoryview | bytearray, at: int) -> tuple[int, int]:
-    """A number whose first bits tell how many bytes it has; and where it ends."""
+    """Return a number whose first bits give its length in bytes, and where it ends."""
     end = at + _length(data[at])
     marker = 1 << 7 * (end - at)
     return int.from_bytes(data[at:end], "big") & (marker - 1), end
@@ -301,9 +301,9 @@ class TSPackets(Cutter):
     """Cuts MPEG-TS with one programme, whose tables are one packet each.
 
     header    its tables: the PAT and the PMT
-    gap       after one, the first packet of each stream says that some are missing
-    piece     all packets from the one where a picture or a piece of sound begins to the
-              next such, so it is whole when the next begins
+    gap       after it, the first packet of each stream says that packets are missing
+    piece     the packets from one where a picture or a piece of sound begins to the
+              next such packet, with which the piece is known to be complete
     """
 
     header: bytes
@@ -325,13 +325,13 @@ class TSPackets(Cutter):
     def gap(self) -> Callable[[bytes], bytes]:
         """Set the discontinuity indicator of each stream's next packet.
 
-        Where there is a field for it: FFmpeg gives one to each picture, and to each
-        piece of sound.
+        Only where the packet has a field for it: FFmpeg makes one for each picture, and
+        each piece of sound.
         """
         return partial(_with_gap, set(self._streams))
 
     def _take(self, unit: bytes) -> list[Piece]:
-        """The piece before this packet, if it begins another one."""
+        """Return the piece before this packet, if the packet begins another."""
         if unit[0] != _SYNC:
             raise ValueError("not an MPEG transport stream")
         pieces: list[Piece] = []
@@ -370,11 +370,11 @@ def _with_gap(unmarked: set[int], data: bytes) -> bytes:
 
 
 def _is_random_access(packet: bytes) -> bool:
-    """Does its adaptation field say that decoding may begin here?"""
+    """Does the packet's adaptation field say that decoding may begin here?"""
     has_field = packet[3] & 0x20 and packet[4] > 0
     return bool(has_field and packet[5] & 0x40)
 
 
 def _low_bits(count: int, data: bytes, at: int) -> int:
-    """The low bits of a number of two bytes."""
+    """Return the low bits of a number of two bytes."""
     return int.from_bytes(data[at : at + 2], "big") & ((1 << count) - 1)

@@ -1,14 +1,14 @@
 """Where a film goes: beside its place until it is finished, and then into it.
 
 The states of a film
-    unfinished   ``film.unfinished-1a2b3c.mp4``, in the folder of ``film.mp4``, which is
-                 not touched.  An MP4 is written in fragments, so that it plays whatever
-                 ends it: a full disk, a killed program
-    kept         it has taken the place of ``film.mp4``; an MP4 is put into its usual
-                 form before, with the index in front
-    broken off   FFmpeg failed, or had no time to end it.  It takes its place too if
-                 there is no older film, and else stays where it is, as far as it plays
-    discarded    it has no frame that plays, and is gone
+    unfinished   it is written to ``film.unfinished-1a2b3c.mp4``, beside ``film.mp4``,
+                 which is not touched.  An MP4 is written in fragments, so that it plays
+                 even after a full disk or a killed program
+    kept         it has taken the place of ``film.mp4``; an MP4 got its usual form
+                 before, with the index in front
+    broken off   FFmpeg failed, or had no time to end it.  The part that plays takes the
+                 film's place if there is no older film, and else stays where it is
+    discarded    no frame of it plays: it was deleted
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _FRAGMENTED = ("mp4", "m4v", "mov")
 _SINGLE = (*_FRAGMENTED, "mkv", "webm", "ts", "m2ts", "flv", "avi", "gif", "apng")
 FRAGMENTS = "+frag_keyframe+delay_moov+default_base_moof"  # for -movflags
-# By the scheme of a URL: the container that goes there.
+# The container for each scheme of a URL.
 _SCHEMES = {"rtmp": "flv", "rtmps": "flv", "srt": "mpegts", "udp": "mpegts"}
 _SCHEMES |= {"tcp": "mpegts", "rtsp": "rtsp"}
 _FRAMES = re.compile(r"^frame=(\d+)", re.MULTILINE)
@@ -41,11 +41,11 @@ class Destination:
     """The place of one film in a folder."""
 
     def __init__(self, path: str | os.PathLike[str], *, overwrite: bool) -> None:
-        """Make the file beside it, so that a folder that refuses says so now.
+        """Create the unfinished file now, so that an error of the folder comes early.
 
         Raises:
-            FileExistsError: it is there, and is not to be replaced.
-            OSError: nothing can be written there.
+            FileExistsError: the film exists, and is not to be replaced.
+            OSError: no file can be created there.
         """
         self.path: Path = Path(os.path.realpath(path))
         if not overwrite and self.path.exists():
@@ -54,7 +54,7 @@ class Destination:
             what = "there is no such folder: make it first"
             raise FileNotFoundError(errno.ENOENT, what, str(folder))
         self.unfinished: Path = self._beside("unfinished")
-        self.film: Path | None = None  # at the end, where it is
+        self.film: Path | None = None  # where the film is, once it has ended
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             os.close(os.open(self.unfinished, flags, 0o666))
@@ -69,7 +69,7 @@ class Destination:
         )
 
     def _is_fragmented(self, others: Sequence[str]) -> bool:
-        """Do we write fragments?  Not if the user has -movflags."""
+        """Do we write fragments?  Not if the user gave -movflags."""
         is_mp4 = self.path.suffix[1:].lower() in _FRAGMENTED
         return is_mp4 and "-movflags" not in others
 
@@ -78,7 +78,7 @@ class Destination:
         return [*fragments, f"file:{self.unfinished}"]
 
     async def keep(self, ffmpeg: str, others: Sequence[str]) -> None:
-        """The film is whole: let it take its place; in fragments, if cancelled."""
+        """Put the finished film in its place; as fragments, if cancelled."""
         try:
             if self._is_fragmented(others):
                 await self._put_index_in_front(ffmpeg)
@@ -86,11 +86,11 @@ class Destination:
             self._take_its_place()
 
     async def keep_what_plays(self, ffmpeg: str) -> int:
-        """Keep a film that was broken off, if it plays.  Return its frames."""
+        """Keep a film that was broken off, if it plays.  Return how many frames do."""
         frames = await self._frames(ffmpeg)
         if not frames:
             self.discard()
-        elif self.path.exists():  # an older film, which is whole
+        elif self.path.exists():  # an older film, which is complete
             self.film = self.unfinished
         else:
             self._take_its_place()
@@ -104,7 +104,7 @@ class Destination:
     async def _put_index_in_front(self, ffmpeg: str) -> None:
         usual = self._beside("indexed")
         try:
-            # -copyts: or the sound's priming begins at 0, and the pictures after that.
+            # -copyts: else the sound's priming begins at 0, and the pictures later.
             status, _, _ = await ask(
                 *(ffmpeg, "-loglevel", "error", "-y"),
                 *("-copyts", "-i", f"file:{self.unfinished}"),
@@ -114,7 +114,7 @@ class Destination:
             )
             if status == 0:
                 usual.replace(self.unfinished)
-        finally:  # without room for it, the fragments play as well
+        finally:  # if the disk had no room for it, the fragments stay, which play too
             usual.unlink(missing_ok=True)
 
     async def _frames(self, ffmpeg: str) -> int:
@@ -134,7 +134,7 @@ class Destination:
 
 
 def destination_of(output: object, *, overwrite: bool) -> Destination | None:
-    """The destination of what is a single file; None for all else.
+    """Return the destination of a single file; None for any other output.
 
     Raises: as `Destination`.
     """
@@ -156,11 +156,11 @@ def destination_of(output: object, *, overwrite: bool) -> Destination | None:
     return Destination(path, overwrite=overwrite)
 
 
-# ---- what a film is, by its name -----------------------------------------------------
+# ---- containers, by the names of films -----------------------------------------------
 
 
 def container_of(output: str | os.PathLike[str]) -> str:
-    """ "flv" or "mpegts" for the URLs that are known, else the end of the name."""
+    """Return "flv" or "mpegts" for known URLs, else the end of the name."""
     name = os.fspath(output)
     scheme, found, _ = name.partition("://")
     if found and scheme in _SCHEMES:
@@ -169,7 +169,7 @@ def container_of(output: str | os.PathLike[str]) -> str:
 
 
 def muxer_of(place: str, arguments: Sequence[str]) -> list[str]:
-    """Return FFmpeg's option for the container of a URL that is known."""
+    """Return FFmpeg's option for the container of a known URL."""
     scheme, found, _ = place.partition("://")
     if not found or scheme not in _SCHEMES or "-f" in arguments:
         return []

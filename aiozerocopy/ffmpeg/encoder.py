@@ -1,9 +1,10 @@
 """Encoder: frames in, and a film out, as bytes while it is made.
 
-How the bytes come to many clients
-    They are cut into pieces once, and all clients share them.  Each gets the pieces in
-    order, from a key frame on.  What waits for a client is bounded: one that is slow
-    goes on at a key frame, or is ended.  No client holds up the encoder, or another.
+How the bytes reach many clients
+    They are cut into pieces once, and all clients share these.  Each gets the pieces in
+    order, from a key frame on.  The bytes that wait for a client are bounded: a slow
+    client goes on at a later key frame, or is ended.  No client holds up the encoder,
+    or another client.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ GROUP = 2.0  # seconds from one key frame to the next
 
 @dataclass(frozen=True)
 class _Format:
-    """A container that can be cut: FFmpeg's arguments for it, and what cuts it."""
+    """A container that can be cut: FFmpeg's arguments for it, and its cutter."""
 
     muxer: str
-    container: str  # by which its encoder is chosen
+    container: str  # determines the encoder
     cutter: Callable[[], Cutter]
     arguments: tuple[str, ...] = ()
-    low_delay: tuple[str, ...] = ()  # a piece for each frame, if it is not so anyway
+    low_delay: tuple[str, ...] = ()  # for a piece per frame, if that is not the default
 
 
 _MP4: dict[str, tuple[str, ...]] = {
@@ -83,18 +84,18 @@ class Encoder(Writer, ByteReceiveStream):
     film comes out by `receive`, or ``async for chunk in encoder``: chunks of any size,
     which end after the last frame.
 
-    FFmpeg waits when nobody takes its chunks, and then `put`, `send` and `finish` wait
-    too.  So take them in a task of its own; a single task must have no more under way
-    than fits in the pipes, and that is known only of films of a few small pictures.
-    However slow the taker, FFmpeg is not killed for it.
+    FFmpeg waits while nobody takes its chunks, and then `put`, `send` and `finish` wait
+    too.  So take them in a task of its own: a single task would wait for itself once
+    the pipes are full, unless the film has only a few small pictures.  FFmpeg is not
+    killed because its chunks are taken slowly.
 
     ``format`` is "mp4" (in fragments, to be played while it comes), "mpegts", "webm",
-    "mkv", "mov", or any other name of FFmpeg's for a format that goes through a pipe.
-    ``group`` is how many frames there are from one key frame to the next, two seconds
-    if nothing is said.  MP4 comes a group at a time, the others a frame at a time.
-    With ``low_delay`` so does MP4, and the encoder is told to hold no frames back.
+    "mkv", "mov", or FFmpeg's name of any other format that can go through a pipe.
+    ``group`` is the number of frames from one key frame to the next, by default those
+    of two seconds.  MP4 comes a group at a time, the others a frame at a time.  With
+    ``low_delay`` MP4 does too, and the encoder is told to hold no frames back.
 
-    For many clients see `clients`, and for bytes that only go on elsewhere `output`.
+    `clients` gives the film to many clients, and `output` is for a `relay` elsewhere.
     The end of the block ends FFmpeg: chunks that were not taken are lost.
     """
 
@@ -163,8 +164,8 @@ class Encoder(Writer, ByteReceiveStream):
         Cancelled, it loses nothing.
 
         Raises:
-            EndOfStream: that was all, and all was well.
-            FFmpegError: FFmpeg failed, and why; or there was no frame.
+            EndOfStream: the film is complete.
+            FFmpegError: FFmpeg failed, or no frame was sent.
             StreamClosed: the video was closed.
             BusyResourceError: another task is receiving.
         """
@@ -176,10 +177,9 @@ class Encoder(Writer, ByteReceiveStream):
 
     @property
     def output(self) -> ReceiveStream:
-        """The same bytes as a stream of FFmpeg's own: for `relay`.
+        """FFmpeg's standard output, for `relay`: bytes need not enter this program.
 
-        They need not come into this program then.  It is not to be closed, and its end
-        does not say whether all was well: `wait` does.
+        Do not close it.  Its end does not say whether FFmpeg has failed: `wait` does.
 
         Raises: StreamClosed, as `receive`.
         """
@@ -188,7 +188,7 @@ class Encoder(Writer, ByteReceiveStream):
         return output
 
     async def wait(self) -> None:
-        """Wait until FFmpeg has ended, whose output somebody else takes.
+        """Wait until FFmpeg has ended, while something else takes its output.
 
         Raises: FFmpegError, StreamClosed, as `receive`.
         """
@@ -203,26 +203,26 @@ class Encoder(Writer, ByteReceiveStream):
             raise FFmpegError("no frame was sent, so there is no film")
 
     def clients(self, limit: int = LIMIT) -> Clients:
-        """Give what comes to any number of clients; use it with ``async with``.
+        """Give the film to any number of clients; use it with ``async with``.
 
-        ``limit`` is how many bytes may wait for one that is slow.
+        ``limit`` is how many bytes may wait for a slow client.
 
         Raises:
-            ValueError: a format of which it is not known where a client may begin.
+            ValueError: a format that cannot be cut into pieces, or a limit below 1.
         """
         if self._cut is None:
             known = ", ".join(_FORMATS)
             raise ValueError(f"clients() supports {known}, not {self.format!r}")
         if limit < 1:
-            raise ValueError(f"limit must be a number of bytes, not {limit}")
+            raise ValueError(f"limit must be at least 1 byte, not {limit}")
         return Clients(self, self._cut.cutter(), limit)
 
     # -- the end ------------------------------------------------------------------
 
     async def finish(self) -> None:
-        """Send what was put, and let the chunks come to their end.
+        """Send what was put, and tell FFmpeg that this was the last frame.
 
-        It waits as `put` does, until the last frame is on its way to FFmpeg, and not
+        It waits as `put` does, until the last frame is on its way to FFmpeg, but not
         until FFmpeg has written all.
 
         Raises: FFmpegError, StreamClosed, as `receive`.
@@ -248,35 +248,35 @@ class Encoder(Writer, ByteReceiveStream):
 
 
 class Subscription(ObjectReceiveStream[bytes]):
-    """What one client gets; close it when the client has left.
+    """The bytes for one client; close it when the client has left.
 
-    First comes the header, then pieces, each as it is: together they are a film that
-    begins with a key frame.
+    First comes the header, then one piece after the other: together they are a film
+    that begins with a key frame.
     """
 
     def __init__(self, clients: Clients, when_slow: Literal["skip", "end"]) -> None:
-        self.skipped: int = 0  # pieces, because the client was slow
+        self.skipped: int = 0  # pieces that the client missed, as it was slow
         self._clients = clients
         self._ends_when_slow = when_slow == "end"
         self._pieces: FrameQueue[Piece] = FrameQueue()
         self._waiting = 0  # bytes
         self._has_header = False
-        self._ending: Ending | None = None  # what is raised after the last piece
+        self._ending: Ending | None = None  # raised after the last piece
         self._mark: Callable[[bytes], bytes] = unmarked
         self._change = Change()
         for piece in clients._latest:
             self._add(piece)
-        # The client could not take those yet, so they are beyond the limit.
+        # The client had no time yet to take these: they do not count for the limit.
         self._limit = clients._limit + self._waiting
 
     async def receive(self) -> bytes:
-        """The header, and then the next piece.
+        """Return the header, and after it the next piece.
 
         Raises:
-            EndOfStream: there will be none.
+            EndOfStream: the film has ended.
             ClientTooSlow: too much waited, and ``when_slow`` is "end".
-            FFmpegError: FFmpeg failed; what was encoded before has come.
-            StreamClosed: this was closed.
+            FFmpegError: FFmpeg failed, after the pieces that were received.
+            StreamClosed: the subscription was closed.
         """
         await anyio.lowlevel.checkpoint()
         while not self._pieces:
@@ -292,7 +292,7 @@ class Subscription(ObjectReceiveStream[bytes]):
         return self._mark(piece.data)
 
     async def aclose(self) -> None:
-        """Want no more; a task that waits for a piece gets `StreamClosed`."""
+        """Get no more pieces; a task that waits for one gets `StreamClosed`."""
         self._forget_pieces()
         self._end(Failure(StreamClosed("the subscription was closed")))
         await anyio.lowlevel.checkpoint()
@@ -336,7 +336,7 @@ class Clients(Block):
 
     Its ``async with`` block takes all chunks of the encoder.  If the encoder is
     finished at the end of the block, the rest of the film is given out first.
-    Subscriptions keep what waits for them, and then end.
+    Subscriptions end after the pieces that still wait for them.
     """
 
     def __init__(self, encoder: Encoder, cutter: Cutter, limit: int) -> None:
@@ -353,10 +353,10 @@ class Clients(Block):
         return len(self._subscriptions)
 
     def subscribe(self, when_slow: Literal["skip", "end"] = "skip") -> Subscription:
-        """All pieces from the last key frame on, for one client.
+        """Return all pieces from the last key frame on, for one client.
 
-        A client that leaves more than the limit waiting goes on at a later key frame,
-        or with ``when_slow="end"`` gets `ClientTooSlow`: for players that cannot skip.
+        A client for which more than the limit waits goes on at a later key frame, or
+        with ``when_slow="end"`` gets `ClientTooSlow`: for players that cannot skip.
 
         Raises:
             ValueError: another ``when_slow``.
@@ -374,7 +374,7 @@ class Clients(Block):
 
     async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
         tasks = await undo.enter_async_context(anyio.create_task_group())
-        undo.callback(self._scope.cancel)  # (the group's would leave a cycle)
+        undo.callback(self._scope.cancel)  # (the group's scope would leave a cycle)
         tasks.start_soon(self._run)
 
     async def _run(self) -> None:
@@ -388,7 +388,7 @@ class Clients(Block):
             self._ending = Failure(error)
         except ValueError as error:
             self._ending = Failure(error)
-            self._encoder.abort()  # or it would wait for ever: nobody takes its chunks
+            self._encoder.abort()  # else it would wait for ever for a taker of chunks
         finally:
             self._ended.set()
             for subscription in tuple(self._subscriptions):
@@ -401,7 +401,7 @@ class Clients(Block):
                 subscription._push(piece)
 
     def _remember(self, piece: Piece) -> None:
-        """Keep a piece for newcomers, but no group of unlimited size."""
+        """Keep the piece for newcomers, unless its group is beyond the limit."""
         if piece.key:
             self._latest = FrameQueue()
         if self._latest.accepts(piece):

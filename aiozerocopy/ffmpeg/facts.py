@@ -1,5 +1,5 @@
-"""The facts of a film: what FFmpeg's log says of its size, rate and colours, and when
-each of its frames is to be seen.
+"""The facts of a film: its size, rate and colours from FFmpeg's log, and the time of
+each frame.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pictures:
-    """What FFmpeg says of a stream of pictures."""
+    """What FFmpeg's log says of a stream of pictures."""
 
     pix_fmt: str
     size: tuple[int, int]
-    matrix: str | None = None  # FFmpeg's name of it; None where it is not known
+    matrix: str | None = None  # by FFmpeg's name; None where it is not known
     full_range: bool = False
     interlaced: bool = False
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What FFmpeg says of a video before its first frame comes.
+    """What FFmpeg's log says of a video before the first frame comes.
 
-    ``frames`` are those that come, turned and filtered; ``film`` is the stream that
-    they are made of, if it is one.
+    ``frames`` describes the frames that come, turned and filtered; ``film`` the stream
+    that they are made from, if it goes straight into the output.
     """
 
     frames: Pictures
@@ -44,7 +44,7 @@ _STREAM = re.compile(
     r"(?P<more>.*)$",
     re.MULTILINE,
 )
-# Colours are said as matrix/primaries/transfer, or by one name for the three.
+# FFmpeg writes colours as matrix/primaries/transfer, or as one name for all three.
 _NO_COLOUR = re.compile(r"|tv|pc|\d+ bpc|progressive|(top|bottom) .*first.*")
 _OUTPUT = re.compile(r"^Output #0", re.MULTILINE)
 _MAPPING = re.compile(r"^ *Stream #(\d+:\d+) -> #0:0 \(", re.MULTILINE)
@@ -53,7 +53,7 @@ _DURATION = re.compile(r"^ *Duration: (\d+):(\d+):([\d.]+)", re.MULTILINE)
 
 
 def facts_in(log: str) -> Facts | None:
-    """Find what FFmpeg logs of its output before it writes the first byte."""
+    """Return the facts that FFmpeg logs before it writes the first byte."""
     begins = _OUTPUT.search(log)
     output = begins and _STREAM.search(log, begins.start())
     if not begins or not output:
@@ -70,7 +70,7 @@ def facts_in(log: str) -> Facts | None:
 
 
 def _film_in(log: str) -> Pictures | None:
-    """The stream that goes straight into the output."""
+    """Return the stream that goes straight into the output, if one does."""
     mapping = _MAPPING.search(log)
     if mapping is None:
         return None
@@ -93,7 +93,7 @@ def _pictures(stream: re.Match[str]) -> Pictures:
 
 
 def _rate(text: str, factor: int) -> Fraction | None:
-    """The exact rate.  FFmpeg rounds to two places, NTSC's 30000/1001 to 29.97."""
+    """Return the exact rate: FFmpeg writes 29.97 for NTSC's 30000/1001."""
     rate = Fraction(text) * factor
     for whole in (24, 30, 48, 60, 72, 120, 240):
         exact = Fraction(whole * 1000, 1001)
@@ -113,26 +113,26 @@ _READ = 4096
 
 
 class Times:
-    """When each frame is to be seen, in seconds from the beginning of the film.
+    """The time of each frame, in seconds from the beginning of the film.
 
-    FFmpeg writes a line for each into a pipe, as `arguments.timed` tells it, before the
-    frame goes out.  So the line is there when the frame is, and nothing waits for it.
+    FFmpeg writes a line for each frame into a pipe before it sends the frame: see
+    `arguments.timed`.  So the line is there when the frame is; we never wait for it.
 
     At a constant ``rate`` only the first frame has a line.  (FFmpeg may fill a gap with
-    more frames at once than the pipe has room for lines.  It would wait for us to read
-    them, while we wait for the first of these frames.)
+    more frames at once than the pipe has room for lines.  Then it would wait for us to
+    read the lines, while we wait for the first of these frames.)
     """
 
     def __init__(self, lines: Lines, start: int, rate: Fraction | None) -> None:
         self._lines = lines
-        self._start = start  # in the film, where FFmpeg counts from; microseconds
+        self._start = start  # where in the film FFmpeg counts from; microseconds
         self._rate = rate
         self._at: Fraction | None = None  # the next frame's time, at a constant rate
         self._text = b""
-        self._end = 0  # of what was read of it
+        self._end = 0  # of the part of the text that was used
 
     def next(self) -> float | None:
-        """Return the time of the frame that was received; None if it has none."""
+        """Return the time of the frame that was just received; None if it has none."""
         if self._rate is None or self._at is None:
             if (told := self._next_told()) is None:
                 return None

@@ -27,7 +27,7 @@ class Layout:
     """How one frame lies in memory: the shape and dtype of its array.
 
     ``packed``: the rows consist of whole pixels, so the first axis is the height.
-    ``opaque``: only FFmpeg knows what the bytes are, and any dtype will do.
+    ``opaque``: only FFmpeg knows what the bytes mean, and any dtype is accepted.
     """
 
     pix_fmt: str
@@ -49,8 +49,8 @@ class Layout:
         """Refuse buffers that cannot be one frame.  Are they all contiguous?
 
         Raises:
-            ValueError: its size, dtype or shape is not a frame's.
-            TypeError, BufferError: not memory, or a device's.
+            ValueError: the size, dtype or shape is not that of a frame.
+            TypeError, BufferError: not a buffer, or one in a device's memory.
         """
         contiguous = True
         try:
@@ -87,7 +87,7 @@ class Layout:
 
 
 def _look(array: Any) -> str:
-    """The shape and dtype of an array, for an error; "" for plain bytes."""
+    """Return the shape and dtype of an array, for an error; "" for plain bytes."""
     shape, dtype = (getattr(array, name, None) for name in ("shape", "dtype"))
     return "" if dtype is None else f" ({shape}, {dtype})"
 
@@ -96,7 +96,7 @@ _FLOATS = frozenset("efdg")  # memoryview's names for them
 
 
 def _described(array: Any) -> tuple[str, int, Sequence[int]]:
-    """The type of an array's items, their size, and its shape."""
+    """Return the type of an array's items, their size, and the array's shape."""
     if isinstance(array, Lease):
         shape = getattr(array, "shape", ())
         dtype = getattr(array, "dtype", "uint8")
@@ -108,7 +108,7 @@ def _described(array: Any) -> tuple[str, int, Sequence[int]]:
 
 # ---- pixel formats ---------------------------------------------------------------
 
-# The channels of each format, by the bits of one.
+# The channels of each format, by the bits of a channel.
 _CHANNELS = {
     "8": "gray=1 gray8=1 ya8=2 rgb24=3 bgr24=3 rgba=4 bgra=4 argb=4 abgr=4 rgb0=4 "
     "bgr0=4 0rgb=4 0bgr=4",
@@ -131,7 +131,7 @@ _GBR = re.compile(r"gbr(?P<alpha>a?)p(?P<depth>9|1\d|f32|)")
 
 
 def layout_of(pix_fmt: str, size: tuple[int, int]) -> Layout | None:
-    """How a frame lies in memory; None for a format that only FFmpeg knows."""
+    """Return how a frame lies in memory; None for a format that only FFmpeg knows."""
     width, height = size
     shape: tuple[int, ...]
     name, order = _without_order(pix_fmt)
@@ -146,7 +146,7 @@ def layout_of(pix_fmt: str, size: tuple[int, int]) -> Layout | None:
         wide, high = _HALVED[subsampling]
         plane = -(-width >> wide) * -(-height >> high)
         items = width * height * (2 if alpha else 1) + 2 * plane
-        # As rows if they come out even: 420 has half as many again as the picture.
+        # In rows if that divides evenly: 420 has half as many again as the picture.
         rows, rest = divmod(items, width)
         shape = (items,) if rest else (rows, width)
     else:
@@ -155,7 +155,7 @@ def layout_of(pix_fmt: str, size: tuple[int, int]) -> Layout | None:
 
 
 def _chroma_of(name: str) -> tuple[str, str, bool] | None:
-    """Subsampling, depth, and whether there is alpha; None without chroma planes."""
+    """Return subsampling, depth, and "has alpha?"; None without chroma planes."""
     if name in _NV:
         return _NV[name], "", False
     if match := _P01X.fullmatch(name):
@@ -167,7 +167,7 @@ def _chroma_of(name: str) -> tuple[str, str, bool] | None:
 
 
 def _without_order(pix_fmt: str) -> tuple[str, str]:
-    """A name without its byte order, and that order: by default the machine's."""
+    """Split a name from its byte order, which by default is the machine's."""
     for suffix, order in (("le", "little"), ("be", "big")):
         if pix_fmt.endswith(suffix):
             return pix_fmt[:-2], order
@@ -185,12 +185,12 @@ def _dtype(depth: str, order: str) -> str:
 
 # ---- the formats that only FFmpeg knows ------------------------------------------
 
-# The bytes of a frame, by the FFmpeg that was asked, the format, and width and height.
+# The bytes of a frame, by the FFmpeg that was asked, the format, and the size.
 _asked: dict[tuple[str, str, tuple[int, int]], int] = {}
 
 
 async def frame_layout(pix_fmt: str, size: tuple[int, int], ffmpeg: str) -> Layout:
-    """How a frame lies in memory; FFmpeg is asked for the rarer formats.
+    """Return how a frame lies in memory; ask FFmpeg about the rarer formats.
 
     Raises: ValueError: FFmpeg does not know the format, or takes no such frames.
     """
@@ -237,7 +237,7 @@ _SAMPLE = re.compile(r"[suf](8|16|24|32|64)(le|be)?")
 class Audio:
     """The samples that a program sends: their format, rate and channels.
 
-    ``format`` is FFmpeg's name, "s16le" or "f32le" say; the channels are interleaved.
+    ``format`` is a name of FFmpeg's, such as "s16le"; the channels are interleaved.
     """
 
     format: str = "s16le"
@@ -248,7 +248,7 @@ class Audio:
         if not _SAMPLE.fullmatch(self.format):
             raise ValueError(f"unknown sample format {self.format!r}: try 's16le'")
         if self.rate < 1 or self.channels < 1:
-            raise ValueError(f"audio needs a rate and channels: {self}")
+            raise ValueError(f"rate and channels must be at least 1: {self}")
 
     @property
     def sample_bytes(self) -> int:
@@ -261,7 +261,7 @@ class Audio:
         """Refuse buffers that are not whole samples.
 
         Raises:
-            ValueError: a part of a sample, or floats where integers are expected.
+            ValueError: a part of a sample, or floats for a format of integers.
             TypeError, BufferError: not a buffer, or not a C-contiguous one.
         """
         given = nbytes(samples)

@@ -45,7 +45,7 @@ else:
     Picture = TypeVar("Picture", covariant=True)
 
 _LOG_BYTES = 1 << 20  # a file's metadata is logged before its first frame
-_UNKNOWN = "Unrecognized option 'fps_mode'"  # says an FFmpeg before 5.1
+_UNKNOWN = "Unrecognized option 'fps_mode'"  # logged by an FFmpeg before 5.1
 _PATIENCE = 1.0  # seconds without a released frame, after which a warning comes
 
 
@@ -53,32 +53,31 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
     """An FFmpeg that decodes a video; await it, or use it with ``async with``.
 
     ``source`` is a path, a URL, or a list of FFmpeg's input arguments such as
-    ``["-f", "v4l2", "-i", "/dev/video0"]``.  Of it, only ``duration`` seconds from
-    ``start`` on are read: numbers, or as FFmpeg writes them ("1:30").  ``options`` are
-    for the output: filters, a map.  With ``size`` (width and height) the frames are
-    scaled.
+    ``["-f", "v4l2", "-i", "/dev/video0"]``.  ``start`` and ``duration`` select a part
+    of it: seconds, or text as FFmpeg writes times ("1:30").  ``options`` are for the
+    output: filters, a map.  ``size`` (width and height) scales the frames.
 
-    Each picture of the film comes once, at its own ``time``: seconds from the beginning
-    of the film, as ``start`` counts them.  With ``fps`` they come at that rate: FFmpeg
-    leaves some out and repeats others.  With an ``-r``, ``-fps_mode`` or ``-ss`` of
-    your own among the ``options``, or a graph of filters, it is for FFmpeg to decide
-    which come, and their times are not known.
+    Each picture of the film comes once, with its own ``time``: seconds from the
+    beginning of the film, as ``start`` counts them.  With ``fps`` they come at that
+    rate: FFmpeg leaves out some pictures and repeats others.  If your ``options``
+    contain ``-r``, ``-fps_mode``, ``-ss`` or a graph of filters, FFmpeg decides which
+    pictures come, and their times are not known.
 
-    ``async for frame in video`` leases one slot of the pool after the other: release
-    each when it is done with (``with frame:``), or the pool runs dry.  The pool has
-    ``slots`` slots, or is the ``pool`` that is given.  With ``copy`` each frame is a
-    NumPy array of your own instead, which you may keep, and there is no pool.
+    Each frame of ``async for frame in video`` is a leased slot of the pool: release it
+    when you are done with it (``with frame:``), or the pool runs dry.  The pool has
+    ``slots`` slots, unless you give one as ``pool``.  With ``copy`` there is no pool:
+    each frame is a new NumPy array, which you may keep.
 
-    A file with frames in yuv420p, as most have, is converted to rgb24, rgba and their
-    like by `aiozerocopy.frames`, in C: the next frame while you look at the last, if
-    there is a slot for it in a pool of the Reader's own.  ``convert="ffmpeg"`` leaves
-    that to FFmpeg, which converts all others.  Either way a film is taken for what it
-    says it is.  A file that says nothing is BT.709 from 1280x720 on, and else BT.601,
-    as players have it; other sources FFmpeg takes for BT.601 then.
+    Most files have frames in yuv420p: `aiozerocopy.frames` converts these to rgb24,
+    rgba and similar formats, in C, and the next frame while you look at the last if the
+    Reader's own pool has a slot for it.  FFmpeg converts all others, and with
+    ``convert="ffmpeg"`` these too.  The film's tags say how.  A file without tags is
+    taken for BT.709 from 1280x720 on, and else for BT.601, as players do; for other
+    sources without tags FFmpeg assumes BT.601.
 
-    Once it is open, ``size``, ``layout`` and ``pool`` are those of its frames, also if
-    none come, as after a ``start`` past the end; ``fps`` and ``duration`` (seconds of
-    the source) are None if FFmpeg does not know them.
+    Once the Reader is open, it has the ``size``, ``layout`` and ``pool`` of its frames,
+    even if none come, as after a ``start`` past the end; ``fps`` and ``duration``
+    (seconds of the source) are None if FFmpeg does not know them.
     """
 
     @overload
@@ -134,8 +133,8 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         """Check the arguments (ValueError, TypeError); FFmpeg starts at the opening."""
         self.pix_fmt: str = arguments.checked_format(pix_fmt)
         self.size: tuple[int, int] = (0, 0)  # until it is open
-        self.fps: Fraction | None = None  # if FFmpeg knows; the mean, if it varies
-        self.duration: float | None = None  # of the source, in seconds, if it knows
+        self.fps: Fraction | None = None  # if FFmpeg knows it; the mean, if it varies
+        self.duration: float | None = None  # seconds of the source, if FFmpeg knows it
         self.frames_received: int = 0
         self.time: float | None = None  # of the frame that was received last
         *before, dash_i, name = arguments.input_arguments(source)
@@ -181,8 +180,8 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
 
         Raises:
             FileNotFoundError: there is no FFmpeg, or no such film.
-            FFmpegError: it cannot read the source, and why.  That of a film that is not
-                there, is a folder, or may not be read is a FileNotFoundError,
+            FFmpegError: it cannot read the source.  If the film does not exist, is a
+                folder, or may not be read, the error is a FileNotFoundError,
                 IsADirectoryError or PermissionError too.
             ValueError: the frames do not fit in the pool.
         """
@@ -218,12 +217,12 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         return facts
 
     def _is_file(self) -> bool:
-        """Can it be opened twice?  (Not a device or a FIFO.)"""
+        """Can the source be opened twice?  (A device or a FIFO cannot.)"""
         source = self._source
         return isinstance(source, (str, os.PathLike)) and os.path.isfile(source)
 
     async def _start(self, binary: str, request: Request) -> Facts | None:
-        """Return what FFmpeg says before its first frame; None if none comes."""
+        """Return what FFmpeg logs before its first frame; None if no frame comes."""
         with ChildPipes() as pipes:
             end, lines = pipes.lines()
             if self._has_filters:
@@ -249,9 +248,9 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
                 self._output[self._output.index("-fps_mode")] = "-vsync"
                 await self._stop()
                 return await self._start(binary, request)
-            if request.as_they_are:  # (this fails with frames of other formats)
+            if request.as_they_are:  # (YUV4MPEG cannot have frames of every format)
                 return None
-            await self._end()  # without an error: there are no frames in that part
+            await self._end()  # if it raises nothing, there are no frames in that part
             return facts_in(self.log)
         facts = facts_in(self.log)
         if facts is None:
@@ -276,12 +275,12 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
     # -- frames -------------------------------------------------------------------
 
     async def receive(self) -> Picture:
-        """The next frame, in a slot that is leased to you; or in an array of yours.
+        """Return the next frame: a slot that is leased to you, or an array of yours.
 
-        Waits for a free slot, then for the frame.  Cancelled, it loses nothing.
+        It waits for a free slot, then for the frame.  Cancelled, it loses nothing.
 
         Raises:
-            EndOfStream: there are no more, and all was well.
+            EndOfStream: there are no more frames, and FFmpeg has not failed.
             FFmpegError: FFmpeg failed, or ended inside a frame.
             StreamClosed: the video was closed.
         """
@@ -305,7 +304,7 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         return cast("Picture", frame)
 
     async def _next(self, stream: ReceiveStream) -> Memory:
-        if self._converter is None:  # (as deep as the other: for the line of a warning)
+        if self._converter is None:  # (as deep as the other call: for `stacklevel`)
             return await self._as_it_is(stream)
         return await self._converter.receive(self._room, self._spare)
 
@@ -319,7 +318,7 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         return frame
 
     def _spare(self) -> Memory | None:
-        """Memory for one more frame, if there is some to spare."""
+        """Return memory for one more frame, if there is some to spare."""
         if self.pool is None:
             return self._array()
         with contextlib.suppress(anyio.WouldBlock):
@@ -343,10 +342,10 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         self._has_warned = True
         warnings.warn(
             f"{self!r} waits for a free slot: none of {self.pool.slots} frames was "
-            f"released for {_PATIENCE:g} s. Release each when it is done with (with "
-            "frame: ...), have more slots=, or keep them with copy=True",
+            f"released for {_PATIENCE:g} s. Release each frame after its use (with "
+            "frame: ...), give more slots=, or get copies with copy=True",
             RuntimeWarning,
-            stacklevel=6,  # the caller's line, if that is an async for
+            stacklevel=6,  # the line of the caller's ``async for``
         )
         return await self.pool.acquire()
 
@@ -354,7 +353,7 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         """No more bytes come: raise if FFmpeg failed."""
         assert self._process is not None
         code = await self._process.wait()
-        self._give_up()  # (cancelled before, the next call comes here again)
+        self._give_up()  # (if cancelled before this, the next call comes here again)
         if code:
             raise failure(code, self.log, source=self._input[-1]) from None
 
@@ -381,7 +380,7 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
     # -- the end ------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """End FFmpeg, however far it is.  Leased frames stay valid."""
+        """End FFmpeg, wherever in the film it is.  Leased frames stay valid."""
         self._closed = True
         if self._own_pool and self.pool is not None:
             self.pool.close()

@@ -39,24 +39,24 @@ REPORT_BYTES = 4 << 10  # a report has about 300 bytes, more with many streams
 
 
 class FFmpegError(StreamBroken):
-    """FFmpeg failed, or ended before its time.
+    """FFmpeg failed, or ended too early.
 
-    ``returncode`` is its exit code, or minus the signal that ended it, and None if it
-    still runs; ``stderr`` has its last lines.  ``bytes_sent`` and ``total`` are as in
+    ``returncode`` is its exit code, minus the signal that ended it, or None if it still
+    runs; ``stderr`` has its last lines.  ``bytes_sent`` and ``total`` are as in
     `StreamBroken`.
     """
 
 
 class SourceNotFound(FFmpegError, FileNotFoundError):
-    """The film is not there."""
+    """The film does not exist."""
 
 
 class SourceIsFolder(FFmpegError, IsADirectoryError):
-    """It is a folder."""
+    """The film is a folder."""
 
 
 class SourceForbidden(FFmpegError, PermissionError):
-    """It may not be read."""
+    """The film may not be read."""
 
 
 _REFUSALS = {
@@ -69,9 +69,9 @@ _REFUSALS = {
 def failure(
     returncode: int | None, log: str, reason: str = "", source: str = ""
 ) -> FFmpegError:
-    """An error that tells how FFmpeg ended, and what it said last.
+    """Return an error that says how FFmpeg ended, and what it logged last.
 
-    If it could not open the ``source``, that is the system's error too.
+    If FFmpeg could not open the ``source``, it is an OSError for that too.
     """
     error = FFmpegError(reason or _reason(returncode))
     said = log.rstrip().rpartition("\n")[2]
@@ -89,7 +89,7 @@ def _reason(returncode: int | None) -> str:
     if returncode is None:
         return "FFmpeg has closed its input"
     if returncode == 0:
-        return "FFmpeg has ended by itself (told to by -t, -frames or -shortest?)"
+        return "FFmpeg has ended by itself (because of -t, -frames or -shortest?)"
     if returncode < 0:
         return f"FFmpeg was ended by {signal.Signals(-returncode).name}"
     return "FFmpeg failed"
@@ -104,11 +104,11 @@ _UNFINISHED = re.compile(
 
 
 class Watchdog:
-    """Kills a child that does nothing for ``timeout`` seconds while something waits.
+    """Kills a child that does nothing for ``timeout`` seconds while we wait for it.
 
-    The log warns after `SILENT` seconds.  A thread, so it works even if the event loop
-    is blocked, and costs a send nothing.  What ``signs`` returns changes while the
-    child works.
+    The log warns after `SILENT` seconds.  It is a thread: so it works even if the event
+    loop is blocked, and makes no send slower.  ``signs`` returns something that changes
+    while the child works.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Watchdog:
         pause = min(self.timeout, 2 * SILENT) / 8
         while self._process.returncode is None and not self._stop.wait(pause):
             now, signs, cpu = time.monotonic(), self._signs(), self._cpu_seconds()
-            # If this thread did not run for long, the child may not have run either.
+            # If this thread was not run for long, the child may not have been either.
             silent += min(now - looked, self.timeout / 4)
             looked = now
             # A child that waits for input still uses a little CPU time, by polling;
@@ -156,7 +156,7 @@ class Watchdog:
                 )
 
     def _cpu_seconds(self) -> float:
-        """The child's CPU time so far; 0 where that is not known."""
+        """Return the child's CPU time so far; 0 where that is not known."""
         try:
             stat = Path(f"/proc/{self._process.pid}/stat").read_text()
             fields = stat.rpartition(")")[2].split()
@@ -166,8 +166,8 @@ class Watchdog:
 
     def stop(self) -> None:
         self._stop.set()
-        # (A finalizer may call it: in our own thread, or at the interpreter's end, when
-        # that stands still.)
+        # (A finalizer may call it: in our own thread, or at the interpreter's exit,
+        # when our thread does not run.)
         if not sys.is_finalizing() and threading.current_thread() is not self._thread:
             self._thread.join()
         self._is_awaited = self._signs = bool  # (they refer to our owner)
@@ -187,7 +187,7 @@ class Run:
         self.video = video
         self.audio = audio
         self.inputs: list[ChildStdin] = [video] if audio is None else [video, audio]
-        told = weakref.WeakMethod(self._reworded)  # (we have the streams)
+        told = weakref.WeakMethod(self._reworded)  # (weak: we refer to the streams)
 
         def reword(error: StreamBroken) -> StreamBroken | None:
             tell = told()
@@ -200,7 +200,7 @@ class Run:
         self._is_closing = False  # its inputs were closed, and its end is awaited
 
     def watch(self, timeout: float) -> None:
-        """End it if it does nothing for ``timeout`` seconds while something waits."""
+        """Kill FFmpeg if it does nothing for ``timeout`` seconds while we wait."""
         output = self.process.stdout
 
         def is_awaited() -> bool:
@@ -249,8 +249,8 @@ class Run:
         )
 
     async def close_inputs(self) -> None:
-        """Send what they accepted and close them, both at once: FFmpeg may wait for
-        the end of one before it reads the other."""
+        """Send what the inputs accepted and close them, both at once: FFmpeg may wait
+        for the end of one before it reads the other."""
         self._is_closing = True
         failures: list[Failure[StreamBroken]] = []
 
@@ -270,7 +270,7 @@ class Run:
             raise failures[0].again()
 
     async def finish(self) -> None:
-        """Wait until it has written all; end it in any case.  Raises: FFmpegError."""
+        """Wait until FFmpeg has written all; end it anyway.  Raises: FFmpegError."""
         try:
             await self.close_inputs()
             await self.process.wait()
@@ -280,8 +280,8 @@ class Run:
             await self.end()
 
     async def end(self) -> None:
-        """End it, even if we are cancelled.  If it still runs, it has two seconds to
-        finish its file."""
+        """End FFmpeg, even if we are cancelled; if it still runs, it has two seconds
+        to finish its file."""
         try:
             for stream in self.inputs:
                 stream.abort()
@@ -290,7 +290,7 @@ class Run:
             self.abort()
 
     def abort(self) -> None:
-        """Kill it if it still runs, and end the threads that read and watch it."""
+        """Kill FFmpeg if it still runs; end the threads that read and watch it."""
         self.process.abort()  # first, or it would finish a file from part of the video
         for stream in self.inputs:
             stream.abort()
@@ -300,11 +300,11 @@ class Run:
 
 
 def _has_bytes(output: ReceiveStream) -> bool:
-    """Can bytes be received?  For any thread."""
+    """Can bytes be received?  May be called in any thread."""
     count = bytearray(4)
     try:
         fcntl.ioctl(output.fileno(), termios.FIONREAD, count)
-    except (OSError, ValueError):  # it is closed
+    except (OSError, ValueError):  # the stream is closed
         return True
     return any(count)
 
@@ -318,9 +318,9 @@ async def start(
 ) -> Run:
     """Start FFmpeg, which reads video from its stdin.
 
-    ``command`` gets FFmpeg's names for two pipes: where it reports, and where it reads
-    audio.  FFmpeg has a process group of its own: Ctrl-C in the terminal is for the
-    program, which closes the pipes, and then FFmpeg finishes its file.
+    ``command`` gets FFmpeg's names of two pipes: the one for its reports, and the one
+    with the audio.  FFmpeg has a process group of its own: Ctrl-C in the terminal goes
+    to the program only, which closes the pipes, so that FFmpeg finishes its file.
     """
     with ChildPipes() as pipes:
         video_fd, video = pipes.into(ChildStdin, "reads")
@@ -341,18 +341,18 @@ async def start(
             run.watch(patience)
         return run
     except BaseException:
-        run.abort()  # its threads would keep it
+        run.abort()  # else its threads would keep it alive
         raise
 
 
-# ---- what it reports while it works --------------------------------------------------
+# ---- FFmpeg's reports ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Status:
-    """FFmpeg's last report: two a second, and one at the end."""
+    """FFmpeg's last report; it sends two a second, and one at the end."""
 
-    frames: int = 0  # that it has encoded
+    frames: int = 0  # encoded so far
     fps: float = 0.0
     bitrate: float | None = None  # bits a second
     size: int | None = None  # bytes of output
@@ -360,11 +360,11 @@ class Status:
     duplicated: int = 0
     dropped: int = 0
     speed: float | None = None  # seconds of output in a second
-    ended: bool = False  # it was the last report
+    ended: bool = False  # this was the last report
 
 
 def status_in(text: str) -> Status:
-    """The last whole report in FFmpeg's ``-progress`` output."""
+    """Return the last whole report in FFmpeg's ``-progress`` output."""
     report: dict[str, str] = {}
     fields: dict[str, str] = {}
     for line in text.splitlines(keepends=True):
@@ -374,7 +374,7 @@ def status_in(text: str) -> Status:
             report, fields = fields, {}
 
     def number(name: str) -> float | None:
-        """None for "N/A" and "inf"."""
+        """Return the number; None for "N/A" and "inf"."""
         text = report.get(name, "").removesuffix("kbits/s").removesuffix("x")
         try:
             value = float(text)
@@ -396,11 +396,11 @@ def status_in(text: str) -> Status:
     )
 
 
-# ---- what is read and what is written ------------------------------------------------
+# ---- the base of Reader and Writer ---------------------------------------------------
 
 
 class Video:
-    """What reads and writes films share: an FFmpeg that starts when they are opened."""
+    """Base of `Reader` and `Writer`: an FFmpeg that starts when they are opened."""
 
     size: tuple[int, int]
     pix_fmt: str
@@ -421,7 +421,7 @@ class Video:
 
     @property
     def log(self) -> str:
-        """What FFmpeg has said last: warnings and errors."""
+        """FFmpeg's last warnings and errors."""
         return "" if self._process is None else self._process.stderr_tail
 
     @property

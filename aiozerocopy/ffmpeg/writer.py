@@ -1,4 +1,4 @@
-"""Writer: frames, and samples of audio, to a file, a URL, or whatever FFmpeg makes."""
+"""Writer: frames, and samples of audio, to a file, a URL or another FFmpeg output."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     Path = str | os.PathLike[str]
 
-TIMEOUT = 60.0  # seconds that FFmpeg may do nothing while somebody waits for it
+TIMEOUT = 60.0  # seconds for which FFmpeg may do nothing while we wait for it
 
 
 class Writer(Video):
@@ -47,35 +47,36 @@ class Writer(Video):
 
     ``output`` is a path, a URL (rtmp:, srt:, ...), or a list of FFmpeg's output
     arguments such as ``["-f", "null", "-"]``.  ``fps`` is a number, a Fraction or
-    "30000/1001".  A film takes the place of an older one only when it is finished; one
-    that breaks off, as on a full disk, stays beside that, where ``written_to`` says.
+    "30000/1001".  A film takes the place of an older one only when it is finished; a
+    film that breaks off, as on a full disk, stays beside it: see ``written_to``.
 
-    By its name a film gets an encoder, and a format that every player shows (4:2:0; odd
-    sizes are padded).  ``codec`` names another, as FFmpeg does; "auto" is one in
-    hardware if one works here.  ``quality`` is "high", "medium", "low" or "lossless",
-    ``preset`` "ultrafast" to "veryslow", ``bitrate`` such as "5M".  ``options``, a list
-    or a mapping (``{"crf": 20}``), go last and win: they may name more inputs, a map.
+    The film's name chooses an encoder, and a format that every player shows (4:2:0; odd
+    sizes are padded).  ``codec`` names another encoder, as FFmpeg does; "auto" is one
+    in hardware if one works here.  ``quality`` is "high", "medium", "low" or
+    "lossless", ``preset`` "ultrafast" to "veryslow", ``bitrate`` such as "5M".
+    ``options`` are FFmpeg's, as a list or a mapping (``{"crf": 20}``): they go last and
+    win, and may contain more inputs or a map.
 
-    ``colour`` says which YUV is made of RGB, and what the film says of it.  RGB that
-    ends as 4:2:0 is converted here, in C, before it goes to FFmpeg: which is quicker.
-    ``convert="ffmpeg"`` leaves that to FFmpeg, and so do filters in ``options``.
+    ``colour`` says to which YUV RGB is converted, and is written into the film.  RGB
+    that ends as 4:2:0 is converted here, in C, before it goes to FFmpeg, which is
+    quicker.  With ``convert="ffmpeg"``, or filters in ``options``, FFmpeg does it.
 
-    A frame may have any strides: rows that are apart or upside down are read as they
-    are where RGB is converted here, and everything else is copied first.  ``flip``
-    turns frames over whose first row is the lowest, which is what OpenGL reads.
+    A frame may have any strides.  Our conversion reads rows that are apart or upside
+    down in place; all else that is not contiguous is copied first.  ``flip`` is for
+    frames whose first row is the lowest, as OpenGL reads them.
 
     ``audio`` is a path or URL, a list of FFmpeg's input arguments, or an `Audio`: then
-    the samples come by `send_audio`.  Send pictures and sound from two tasks: FFmpeg
-    lets neither get far ahead of the other, so both must be able to wait.
+    you send the samples by `send_audio`.  Send pictures and sound from two tasks:
+    FFmpeg lets neither get far ahead of the other, so both must be able to wait.
 
-    ``ffmpeg`` names the binary.  An FFmpeg that has done nothing for ``timeout``
-    seconds (None: for ever), while it had something to do, is killed.
+    ``ffmpeg`` names the binary.  FFmpeg is killed if it does nothing for ``timeout``
+    seconds (None: no limit) while it has something to do.
 
     The end of the block finishes the film.  If an exception ends the block, the film
     has the frames sent before it.  `abort` leaves nothing of it.
     """
 
-    _gives_output = False  # by its stdout
+    _gives_output = False  # does FFmpeg write the film to its stdout?
 
     def __init__(
         self,
@@ -145,7 +146,7 @@ class Writer(Video):
             output, takes_stdout=self._gives_output
         )
         self._overwrite = overwrite
-        # The film's name, once it is finished.
+        # Where the film is, once it has ended.
         self.written_to: str = self._place.removeprefix("file:")
 
     # -- the beginning ------------------------------------------------------------
@@ -156,8 +157,8 @@ class Writer(Video):
         Raises:
             FileNotFoundError: there is no FFmpeg.
             ValueError: FFmpeg does not know the pixel format, or has no such encoder.
-            FileExistsError: the film is there, and is not to be replaced.
-            OSError: nothing can be written there.
+            FileExistsError: the film exists, and is not to be replaced.
+            OSError: no file can be created there.
         """
         if self._running is not None:
             raise RuntimeError(f"this {type(self).__name__} was opened before")
@@ -236,28 +237,28 @@ class Writer(Video):
     async def send(self, *planes: AnyBuffer) -> None:
         """Send one frame, in one piece or in planes; then its memory is yours again.
 
-        It is borrowed until then; cancelled, this behaves as `SendStream.send`.
+        Cancelled, it behaves as `SendStream.send`.
 
         Raises:
-            ValueError: not a frame's size, dtype or shape.
+            ValueError: not the size, dtype or shape of a frame.
             TypeError, BufferError: no buffer, or one in a device's memory.  In all
                 these cases nothing was sent, and the video goes on.
-            FFmpegError: FFmpeg failed, and why.
+            FFmpegError: FFmpeg failed.
             StreamClosed: the video was closed.
         """
         await self._open_for_frames(planes).send(*planes)
 
     async def put(self, *planes: AnyBuffer) -> Ticket:
-        """Queue one frame, waiting for room only.
+        """Queue one frame: wait for room only.
 
-        It stays borrowed until the ticket is done; ``await ticket`` waits for that.
+        It is borrowed until the ticket is done; ``await ticket`` waits for that.
 
         Raises: as `send`, and so does the ticket.
         """
         return await self._open_for_frames(planes).put(*planes)
 
     async def send_audio(self, samples: AnyBuffer) -> None:
-        """Send samples, all channels of one after the other; then they are yours.
+        """Send samples, with interleaved channels; then their memory is yours again.
 
         Do that in a task of its own.  If the sound ends before the pictures, call
         `close_audio` after the last samples.
@@ -293,7 +294,7 @@ class Writer(Video):
     def _change_frames(
         self, running: Run, conversion: Conversion | None = None
     ) -> None:
-        """Send all further frames through a converter: so none overtakes another."""
+        """Send all further frames through a converter, so that they stay in order."""
         self._converter = SendingConverter(
             running.video, self.layout, conversion, flip=self._flip
         )
@@ -305,7 +306,7 @@ class Writer(Video):
             raise StreamClosed("the video was closed")
         return self._running
 
-    # -- what is known ------------------------------------------------------------
+    # -- properties ---------------------------------------------------------------
 
     @property
     def layout(self) -> Layout:
@@ -316,12 +317,12 @@ class Writer(Video):
 
     @property
     def converts(self) -> bool:
-        """Is RGB made YUV here?  Then a frame is free as soon as `put` returns."""
+        """Is RGB converted here?  Then a frame is free as soon as `put` returns."""
         return self._converter is not None and self._converter.conversion is not None
 
     @property
     def status(self) -> Status:
-        """What FFmpeg has reported last: frames, fps, bitrate and more."""
+        """FFmpeg's last report: frames, fps, bitrate and more."""
         return Status() if self._running is None else self._running.status()
 
     @property
@@ -342,7 +343,7 @@ class Writer(Video):
         Cancelled, it gives FFmpeg two seconds more to end the file.
 
         Raises:
-            FFmpegError: FFmpeg failed, and why.
+            FFmpegError: FFmpeg failed.
         """
         running = self._running
         if self._closed or running is None:
@@ -366,7 +367,7 @@ class Writer(Video):
         await self._keep(running)
 
     async def _keep(self, running: Run) -> None:
-        """FFmpeg has written all: the film takes its place."""
+        """Put the film into its place, as FFmpeg has written all."""
         self.frames_written = running.status().frames
         if self._destination is None:
             return
@@ -393,7 +394,7 @@ class Writer(Video):
             self._converter.close()
 
     def abort(self) -> None:
-        """Kill FFmpeg now.  Nothing is left of a film; what went elsewhere is there."""
+        """Kill FFmpeg now.  A film is deleted; bytes that went elsewhere stay there."""
         if self._running is not None:
             self._closed = True
             self._running.abort()
@@ -426,7 +427,7 @@ class Writer(Video):
 
 
 def _raw_audio(audio: Audio, pipe: str) -> list[str]:
-    """FFmpeg's arguments for samples that the program sends."""
+    """Return FFmpeg's arguments for samples that the program sends."""
     rate, channels = str(audio.rate), str(audio.channels)
     raw = ["-f", audio.format, "-ar", rate, "-ac", channels]
     return [*arguments.AT_ONCE, *raw, "-i", pipe]

@@ -1,8 +1,8 @@
 """OpenGL by ctypes: the functions that moderngl lacks, the context, and the errors.
 
-GL calls go to the thread's current context, whatever object they are made through.  A
-program with several contexts switches between them; a fence polled in the wrong one is
-an error, and a buffer deleted there is somebody else's.
+GL calls go to the thread's current context, not to that of the object they are made
+through.  In a program with several contexts, a call in the wrong one may fail, or
+delete a buffer of another context.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class GLError(RuntimeError):
 
 
 class ContextLost(GLError):
-    """The context is gone: it was released, or the GPU was reset or unplugged."""
+    """The context is lost: it was released, or the GPU was reset or unplugged."""
 
 
 class Functions:
-    """A context's raw functions, as attributes without their ``gl``."""
+    """A context's raw functions, as attributes without the prefix ``gl``."""
 
     def __init__(self, context: Any) -> None:
         self.context = context
@@ -105,23 +105,23 @@ class Functions:
         raise AttributeError(name)
 
     def current(self) -> AbstractContextManager[object]:
-        """A block in which our context is the thread's current one."""
+        """Make our context the thread's current one, for a block."""
         if is_released(self.context):
             raise ContextLost("the OpenGL context was released")
         return self._switch.current()
 
     def forget_errors(self) -> None:
-        """Errors that others left are not ours to report."""
+        """Drop errors of earlier calls that were not ours."""
         for _ in range(8):  # a lost context never runs out of them
             if not self.GetError():
                 return
 
     def check(self, doing: str) -> None:
-        """Raise what went wrong since the last look.
+        """Raise the errors since the last check.
 
         Raises:
-            ContextLost: the context is gone.
-            GLError: anything else.
+            ContextLost: the context is lost.
+            GLError: any other error.
         """
         codes: list[int] = []
         while len(codes) < 8 and (code := self.GetError()):
@@ -169,7 +169,7 @@ class ContextSwitch:
             context.__exit__(None, None, None)
 
     def _find(self) -> int | None:
-        """Find the platform that knows the context as current: it was made there."""
+        """Find the platform on which the context was made: there it is current now."""
         queries = [self._egl.query] if self._egl else []
         queries += filter(None, (_function(*each) for each in PLATFORMS))
         for query in queries:
@@ -178,12 +178,12 @@ class ContextSwitch:
                 self._ask_current = query
                 self._is_egl = self._egl is not None and query is self._egl.query
                 return own
-        return None  # no platform knows it: the program must see to it
+        return None  # no platform knows it: the program must make it current
 
     def current(self) -> AbstractContextManager[object]:
-        """A block in which the context is current; then the one before it is again.
+        """Make the context current for a block, and then the one before it again.
 
-        Costs one call of 1 us where it is current already.
+        Costs one call of 1 us if it is current already.
         """
         if self._ask_current() == self._own:
             return contextlib.nullcontext()
@@ -195,7 +195,7 @@ class ContextSwitch:
             with self._context:
                 yield
             return
-        with self._egl.restored():  # moderngl's __exit__ would leave none on EGL
+        with self._egl.restored():  # on EGL moderngl's __exit__ leaves no context
             self._context.__enter__()
             yield
 

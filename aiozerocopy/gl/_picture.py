@@ -25,10 +25,10 @@ PIECE = 1 << 20  # bytes copied between two checkpoints: 0.1 to 0.3 ms
 
 
 class Picture(Lease):
-    """One frame in memory, read-only, top row first, YUV's planes one below another.
+    """One frame in memory, read-only, top row first, YUV's planes below each other.
 
-    The memory is the picture's until `release` *and* until every view and array made of
-    it, and every send of it, is gone; only then is it drawn to again.
+    Its memory is used again only after `release`, and only when no view, array or send
+    of it is left.
     """
 
     KIND: ClassVar[str] = "picture"
@@ -43,7 +43,7 @@ class Picture(Lease):
         self.dtype = "uint8"
 
     def release(self) -> None:
-        """Let go of it.  Idempotent.  `view` cannot be used afterwards."""
+        """Release the picture; `view` cannot be used afterwards.  Idempotent."""
         view = self._view
         super().release()
         if view is not None:
@@ -56,9 +56,9 @@ class Picture(Lease):
 
 
 class Fence:
-    """A fence among OpenGL's commands: passed once all that was queued before is done.
+    """A fence in OpenGL's queue: passed once all commands before it are done.
 
-    It is polled, never waited for.  The context is current in all calls.
+    It is polled, never waited for.  The context must be current in all calls.
     """
 
     def __init__(self, functions: Functions) -> None:
@@ -67,10 +67,10 @@ class Fence:
         if not self._sync:
             functions.check("a fence was made")
             raise gl.GLError("no fence could be made")
-        functions.Flush()  # or a fence polled without flushing might never pass
+        functions.Flush()  # polling does not flush, and the fence might never pass
 
     def poll(self) -> bool:
-        """Has it been passed?"""
+        """Has the fence been passed?"""
         if self._sync is None:
             return True
         state = self._gl.ClientWaitSync(self._sync, 0, 0)
@@ -83,7 +83,7 @@ class Fence:
         return True
 
     def drop(self) -> None:
-        """Give it back.  Idempotent."""
+        """Delete the fence.  Idempotent."""
         if self._sync is not None:
             self._gl.DeleteSync(self._sync)
             self._sync = None
@@ -149,7 +149,7 @@ class Slot:
         self.is_reading = True
 
     def poll(self) -> bool:
-        """Has the GPU done it?  Never waits."""
+        """Has the GPU filled the buffer?  Never waits."""
         return self._fence is None or self._fence.poll()
 
     def _drop_fence(self) -> None:
@@ -160,7 +160,7 @@ class Slot:
     async def fetch(self, check: Callable[[], None]) -> None:
         """Copy the bytes into our own memory, unless the buffer stays mapped.
 
-        ``check`` raises where the buffer is gone or must not be touched any more.
+        ``check`` raises if the buffer is gone or must no longer be touched.
         """
         if self._memory is None:
             return
@@ -173,7 +173,7 @@ class Slot:
                 await anyio.lowlevel.checkpoint()
                 check()
         finally:
-            if self._name:  # else deleted meanwhile, and thereby unmapped
+            if self._name:  # (a deleted buffer was unmapped with that)
                 with (
                     contextlib.suppress(gl.ContextLost),
                     self._gl.current(),
@@ -182,7 +182,7 @@ class Slot:
                     self._gl.UnmapBuffer(gl.PIXEL_PACK_BUFFER)
 
     def lend(self) -> memoryview:
-        """A view of what was read; the slot is leased until all views are gone.
+        """Return a view of the picture; the slot is leased until all views are gone.
 
         Until then the lease keeps the slot, and with it the context and the memory.
         """
@@ -192,7 +192,7 @@ class Slot:
         return claim.view(self._address, self.nbytes).toreadonly()
 
     def _returned(self) -> None:
-        """The lease has ended, in any thread, maybe in a garbage collection."""
+        """Note that the lease has ended: in any thread, perhaps in a collection."""
         change = self._change()
         if self._is_retired:
             if threading.get_ident() == self._thread:
@@ -202,19 +202,19 @@ class Slot:
             change.happen()
 
     def abandon(self) -> None:
-        """Nobody wants the frame.  The GPU will be done with it before the next one."""
+        """Drop the frame.  The GPU finishes it before the next frame."""
         with contextlib.suppress(gl.ContextLost), self._gl.current():
             self._drop_fence()
         self._fence, self.is_reading = None, False
 
     def retire(self) -> None:
-        """Delete it, once it is not leased any more; the context is current."""
+        """Delete the buffer once it is not leased; the context must be current."""
         self._is_retired = True
         if not self.is_leased:
             self.delete()
 
     def delete(self) -> None:
-        """Give the buffer back; the context is current.  Mapped memory goes with it."""
+        """Delete the buffer and its mapped memory; the context must be current."""
         self._drop_fence()
         if self._name:
             self._gl.DeleteBuffers(1, ctypes.byref(self._name))

@@ -1,12 +1,12 @@
-"""What a pixel format's planes are, and the shaders that draw them.
+"""The planes of each pixel format, and the shaders that draw them.
 
 A pass draws one plane (U and V of yuv420p together: both need the same mean of six
-pixels), four bytes a texel where its rows allow, else two or one.  Rows are drawn top
-down, so nothing needs to be flipped later.
+pixels).  A texel holds four bytes of a row if the row's length allows, else two or one.
+Rows are drawn top down, so nothing needs to be flipped later.
 
-Chroma is where FFmpeg and players expect it by default ("left", as in MPEG-2, H.264 and
-HEVC): in the column of the even luma samples, between two rows.  There the weights are
-1/4, 1/2, 1/4 across and 1/2, 1/2 down, which is swscale's ``area`` filter.
+Chroma samples lie where FFmpeg and players expect them by default ("left", as in
+MPEG-2, H.264 and HEVC): in the column of the even luma samples, between two rows.  The
+weights are 1/4, 1/2, 1/4 across and 1/2, 1/2 down, as in swscale's ``area`` filter.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ void main() {  // one triangle that covers all
 
 @dataclass(frozen=True)
 class Pass:
-    """One draw: the body of its shader, and what it draws to."""
+    """One draw: the body of its shader, and the texture that it draws to."""
 
     body: str
     size: tuple[int, int]  # in texels
     components: int  # of a texel, a byte each
     planes: int = 1  # drawn at once
-    kept: int = 0  # components to read, where not all
+    kept: int = 0  # how many components are read; 0: all
 
     @property
     def nbytes(self) -> int:
-        """Of one plane."""
+        """The bytes of one plane."""
         width, height = self.size
         return width * height * (self.kept or self.components)
 
@@ -69,7 +69,7 @@ class Format:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the picture as an array of bytes, YUV's planes one below another."""
+        """The shape of the picture as an array; YUV's planes lie below each other."""
         width, height = self.size
         if self.is_yuv:
             return height * 3 // 2, width
@@ -142,8 +142,8 @@ class Format:
 
 _HEAD = "#version 330\nuniform sampler2D source;\n"
 
-# x and y count from the top left corner.  (The height is asked for: NVIDIA's driver 580
-# gave zeros for 2 to 8 rows where it was a constant, which may have become an offset.)
+# x and y count from the top left corner.  (The height is no constant: with one, which
+# may have become an offset, NVIDIA's driver 580 gave zeros for 2 to 8 rows.)
 _FUNCTIONS = """
 vec4 pixel(int x, int y) {
     return texelFetch(source, ivec2(x, textureSize(source, 0).y - 1 - y), 0);
@@ -175,11 +175,11 @@ def _vec3(name: str, *values: float) -> str:
 
 
 def _pack(row: int) -> int:
-    """How many bytes of such a row fit a texel."""
+    """Return how many bytes of the row a texel holds."""
     return next(n for n in (4, 2, 1) if row % n == 0)
 
 
 def _one_of(name: str, value: object, allowed: object) -> None:
     names = list(allowed)  # type: ignore[call-overload]
     if value not in names:
-        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(names)}")
+        raise ValueError(f"{name} must be one of {', '.join(names)}, not {value!r}")

@@ -1,4 +1,4 @@
-"""A ring of pixel-pack buffers: frames go in by submit, pictures come out by next."""
+"""A ring of pixel-pack buffers: `submit` takes frames, `next` returns pictures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ FIRST_NAP, LONGEST_NAP = 0.0001, 0.0005
 class Readback:
     """Frames of a moderngl context, in memory, in the order of their submission.
 
-    Pictures are top-down, as films are; a framebuffer's own ``read`` begins below.
+    The top row of a picture comes first, as in films; moderngl's own ``read`` begins
+    with the lowest.
 
     ``size`` is (width, height) of every framebuffer, ``pix_fmt`` one of ``rgba``,
     ``rgb24``, ``yuv420p`` and ``nv12``, or ``auto``: rgba or yuv420p, whichever reaches
@@ -40,18 +41,18 @@ class Readback:
     "full".
 
     At most ``depth`` frames are between their submission and the release of their
-    picture.  ``mapping`` is "persistent" (the context's release ends the memory of all
-    pictures), "copy" (into memory of our own, which outlives everything), or "auto":
-    the first where the context can.
+    picture.  ``mapping`` is "persistent" (pictures lie in memory that ends with the
+    context), "copy" (they are copied into memory that outlives it), or "auto":
+    persistent if the context supports it.
 
-    Belongs to the thread that makes it, and `close` it, or use it in ``with``.
+    It belongs to the thread that makes it.  `close` it, or use it in ``with``.
 
     Raises:
-        ValueError: a size, format or depth that cannot be.
-        GLError: OpenGL refused; `ContextLost` where the context is gone.
+        ValueError: an impossible size, format, depth or mapping.
+        GLError: OpenGL refused; `ContextLost`: the context is lost.
     """
 
-    _closed = True  # until all is made
+    _closed = True  # until it is complete
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class Readback:
                 raise
         self._closed = False
 
-    # ---- what it is -------------------------------------------------------------
+    # ---- properties -------------------------------------------------------------
 
     @property
     def free(self) -> int:
@@ -119,7 +120,7 @@ class Readback:
 
     @property
     def ffmpeg_options(self) -> list[str]:
-        """FFmpeg's options before ``-i`` to read these pictures."""
+        """The options that FFmpeg needs before ``-i`` to read these pictures."""
         width, height = self.size
         options = ["-f", "rawvideo", "-pix_fmt", self.pix_fmt]
         options += ["-video_size", f"{width}x{height}"]
@@ -133,13 +134,13 @@ class Readback:
     # ---- frames in, pictures out ---------------------------------------------------
 
     def submit(self, framebuffer: Any) -> None:
-        """Queue the reading of a framebuffer as it is now; it may be drawn to at once.
+        """Queue the reading of a framebuffer as it is now; you may draw to it at once.
 
         Raises:
             anyio.WouldBlock: all buffers are taken; `wait_room` waits for one.
-            ValueError: a framebuffer of another size or context, released, without
-                colours, or of integers.
-            GLError: OpenGL refused; `ContextLost` where the context is gone.
+            ValueError: a framebuffer of another size or context, one that was released,
+                or one without colours or with integers.
+            GLError: OpenGL refused; `ContextLost`: the context is lost.
             anyio.ClosedResourceError: the readback is closed.
         """
         self._submitted.append(self._begin(framebuffer))
@@ -147,7 +148,7 @@ class Readback:
 
     @in_turn
     async def next(self) -> Picture:
-        """The oldest submitted frame, once the GPU has it; waits for a submission.
+        """Return the oldest submitted frame once it is read; wait for one if needed.
 
         Cancelled, it loses nothing.  Several tasks get one picture each, in order.
         """
@@ -158,17 +159,17 @@ class Readback:
         return picture
 
     async def put(self, framebuffer: Any) -> None:
-        """Submit it as soon as there is room, without holding up the event loop.
+        """Submit a framebuffer when there is room, without blocking the event loop.
 
-        A driver that draws in software would have `submit` wait until all is drawn.
-        The framebuffer must not be drawn to until this returns.  Raises what `submit`
-        does; cancelled, it has submitted nothing.
+        (`submit` blocks until all is drawn if the driver draws in software.)  Do not
+        draw to the framebuffer until this returns.  Raises what `submit` does;
+        cancelled, it has submitted nothing.
         """
         await self._ready_for(framebuffer)
         self.submit(framebuffer)
 
     async def read(self, framebuffer: Any) -> Picture:
-        """Submit it as `put` does, and wait for its picture.
+        """Submit a framebuffer as `put` does, and wait for its picture.
 
         Pictures of earlier submissions are left to `next`.  Raises what `submit` does.
         """
@@ -201,9 +202,9 @@ class Readback:
         return Picture(slot.lend(), self.shape, self.pix_fmt)
 
     async def _ready_for(self, framebuffer: Any) -> None:
-        """Wait for room; and until all is drawn, where a renderer is software.
+        """Wait for room; with a software renderer, also until all is drawn.
 
-        A read would wait for that; a GPU queues reads.
+        (A GPU queues reads, but there a read would block until then.)
         """
         self._check_framebuffer(framebuffer)
         if not self._gl.draws_in_software:
@@ -219,7 +220,7 @@ class Readback:
         await self.wait_room()
 
     async def _until(self, passed: Callable[[], bool]) -> None:
-        """Look again and again, while other tasks run."""
+        """Poll ``passed`` until it is true, while other tasks run."""
         await anyio.lowlevel.checkpoint()
         nap = FIRST_NAP
         while True:
@@ -230,7 +231,7 @@ class Readback:
             await anyio.sleep(nap)
             nap = min(2 * nap, LONGEST_NAP)
 
-    # ---- what may be refused ---------------------------------------------------------
+    # ---- checks ----------------------------------------------------------------------
 
     def _check_usable(self) -> None:
         if self._closed:
@@ -263,7 +264,7 @@ class Readback:
     # ---- the end -----------------------------------------------------------------
 
     def close(self) -> None:
-        """Delete the buffers; those of living pictures once they are gone.
+        """Delete the buffers; those of pictures that live, when these are gone.
 
         Tasks that wait get anyio.ClosedResourceError.  Idempotent.
         """
@@ -303,7 +304,7 @@ class Readback:
 
 
 def _check_colors(attachments: Any) -> None:
-    if attachments is None:  # a window's, or one that moderngl has found
+    if attachments is None:  # of a window, or a framebuffer that moderngl has found
         return
     if not attachments:
         raise ValueError("the framebuffer has no colour attachment")
@@ -311,4 +312,4 @@ def _check_colors(attachments: Any) -> None:
     if first.dtype.startswith(("i", "u")):
         raise ValueError(f"colours of dtype {first.dtype} are not between 0 and 1")
     if first.components < 3:
-        raise ValueError(f"red, green and blue are needed, not {first.components}")
+        raise ValueError(f"3 or 4 colours a pixel are needed, not {first.components}")

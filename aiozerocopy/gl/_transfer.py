@@ -1,4 +1,4 @@
-"""The transfer of a framebuffer into a pixel-pack buffer: draws, reads, their speed."""
+"""The transfer of a framebuffer into a pixel-pack buffer, and its speed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from aiozerocopy.gl._planes import VERTEX_SHADER, Format, Pass
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# To bring a byte to another process, in seconds.
+# The time to send a byte to another process.
 PIPE_SECONDS_PER_BYTE = 0.5e-9
-_ROUNDS = 4  # of each format that is measured
+_ROUNDS = 4  # for each format that is measured
 
 READ = {1: gl.RED, 2: gl.RG, 3: gl.RGB, 4: gl.RGBA}
 
@@ -37,7 +37,7 @@ class _Draw:
             context.texture(draw.size, draw.components) for _ in range(draw.planes)
         ]
         self.target = context.framebuffer(self.planes)
-        # A scope ends with the framebuffer that was bound when it was made.
+        # At its end a scope binds the framebuffer that was bound when it was made.
         self.target.use()
         self.scope = context.scope(self.target, moderngl.NOTHING)
 
@@ -48,11 +48,11 @@ class _Draw:
 
 
 class Transfer:
-    """Brings a framebuffer's pixels, top down, into the bound pack buffer.
+    """Brings a framebuffer's pixels, top row first, into the bound pack buffer.
 
     On Mesa RGB is read as it is, and the driver flips it; all else is drawn once more
-    by a shader that flips and converts.  Afterwards moderngl's state is as before:
-    framebuffer, viewport, flags, wireframe.  Its scratch texture unit is used.
+    by a shader that flips and converts.  Afterwards moderngl's framebuffer, viewport,
+    flags and wireframe are as before.  Its default texture unit is used.
     """
 
     def __init__(self, functions: Functions, picture: Format) -> None:
@@ -61,7 +61,7 @@ class Transfer:
         self._picture = picture
         self._unit = context.default_texture_unit
         self._resolved: Any = None
-        # It reads any texture, whatever that has of filters and mipmaps.
+        # With it a texture's own filters and mipmaps do not matter.
         self._sampler = ctypes.c_uint()
         functions.GenSamplers(1, ctypes.byref(self._sampler))
         for name in (gl.TEXTURE_MIN_FILTER, gl.TEXTURE_MAG_FILTER):
@@ -84,7 +84,7 @@ class Transfer:
         self._draws = self._resolved = None
 
     def read(self, framebuffer: Any) -> None:
-        """Queue the GL calls for one frame; nothing is waited for."""
+        """Queue the GL calls for one frame, without waiting for any."""
         with self._state_restored():
             for name in (gl.PACK_ROW_LENGTH, gl.PACK_SKIP_ROWS, gl.PACK_SKIP_PIXELS):
                 self._gl.PixelStorei(name, 0)
@@ -96,7 +96,7 @@ class Transfer:
             self._gl.check("a frame was read back")
 
     def _is_direct(self, framebuffer: Any) -> bool:
-        """Can the driver bring it into the right form and order by itself?"""
+        """Can the driver give the pixels in the right format and order by itself?"""
         flips = self._gl.has_invert and not framebuffer.samples
         return flips and not self._picture.is_yuv
 
@@ -105,7 +105,7 @@ class Transfer:
         context = self._context
         known, bound = context.fbo, context.mglo.fbo
         wireframe = context.wireframe
-        # moderngl often binds again what was bound, which may have been released.
+        # moderngl often binds the last framebuffer again, which may be released by now.
         self._neutral.use()
         self._gl.forget_errors()
         try:
@@ -152,7 +152,7 @@ class Transfer:
         self._gl.ReadPixels(0, 0, *size, READ[components], gl.UNSIGNED_BYTE, offset)
 
     def _source(self, framebuffer: Any) -> Any:
-        """A texture to sample: the framebuffer's own, or a copy where it has none."""
+        """Return a texture to sample: the framebuffer's own if it can be, or a copy."""
         self._bind(gl.READ_FRAMEBUFFER, framebuffer)
         first = (framebuffer.color_attachments or [None])[0]
         if isinstance(first, moderngl.Texture) and self._reads_the_same(first):
@@ -160,7 +160,7 @@ class Transfer:
         return self._copy_of(framebuffer)
 
     def _reads_the_same(self, texture: Any) -> bool:
-        """Does a shader see what ReadPixels would give for this attachment?"""
+        """Does a shader sample the values that ReadPixels would return?"""
         if texture.samples or texture.dtype != "f1" or texture.swizzle != "RGBA":
             return False
         encoding = ctypes.c_int()
@@ -189,17 +189,17 @@ class Transfer:
 
     def _bind(self, target: int, framebuffer: Any) -> None:
         self._gl.BindFramebuffer(target, framebuffer.glo)
-        if framebuffer.glo:  # a window's own has no attachments
+        if framebuffer.glo:  # a window's framebuffer has no attachments
             self._gl.ReadBuffer(gl.COLOR_ATTACHMENT0)
 
 
-# ---- which pixel format reaches a pipe's reader first: it is measured ----------------
+# ---- measuring which pixel format reaches a pipe's reader first ----------------------
 
 
 def fastest(context: Any, size: tuple[int, int]) -> str:
-    """yuv420p, unless converting takes longer than sending the bytes that it saves.
+    """Return yuv420p, if its conversion is quicker than sending the bytes it saves.
 
-    Blocks for some tens of milliseconds, while it measures.
+    It blocks for some tens of milliseconds, while it measures.
     """
     texture = context.texture(size, 4)
     blank = context.framebuffer([texture])
@@ -217,7 +217,7 @@ def fastest(context: Any, size: tuple[int, int]) -> str:
 
 
 def _rounds(context: Any, blank: Any, layout: Format) -> Iterator[float]:
-    """Seconds from submission to picture, in each of some rounds."""
+    """Yield the seconds from submission to picture, for each round."""
     functions = Functions(context)
     with functions.current():
         transfer = Transfer(functions, layout)

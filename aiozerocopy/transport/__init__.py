@@ -1,12 +1,12 @@
 """asyncio's transports, done by this package: for code that has a Protocol, or streams.
 
-Each function has the arguments of the loop's own of that name, and gives real
-`asyncio.Transport` objects, on asyncio's loops and on uvloop.  What is better: what is
-written is neither copied nor mixed up with what comes into its buffer later, ``drain``
-and `drained` mean that the buffers are yours again, every buffer counts its bytes, and
-no error is swallowed.
+Each function has the arguments of the loop's method of that name, and returns real
+`asyncio.Transport` objects, on asyncio's loops and on uvloop.  They are better in this:
+written data is not copied; ``drain`` and `drained` mean that you may use the buffers
+again without changing what is sent; every buffer counts its bytes; no error is
+swallowed.
 
-Each module says what it has.  One imports those before it, never those after:
+Each module says what it contains.  A module imports those before it, never those after:
 readiness, reading, socket_transport, tls, connections, server, asyncio_streams, files,
 loops.
 """

@@ -1,5 +1,5 @@
-"""open_connection, start_server and their like: asyncio's streams over transports of
-ours."""
+"""open_connection, start_server and similar functions: asyncio's streams over our
+transports."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def open_unix_connection(
     limit: int = LIMIT,
     **options: Any,
 ) -> Streams:
-    """As `asyncio.open_unix_connection`; raises what `create_unix_connection` does."""
+    """Connect to a Unix server; raise what `create_unix_connection` raises."""
     return await _connected(limit, create_unix_connection, path, **options)
 
 
@@ -57,7 +57,7 @@ async def start_server(
     limit: int = LIMIT,
     **options: Any,
 ) -> Server:
-    """As `asyncio.start_server`; raises what `create_server` does."""
+    """Do as `asyncio.start_server`; raise what `create_server` raises."""
     factory = partial(_protocol, limit, client_connected_cb)
     return await create_server(factory, host, port, **options)
 
@@ -69,7 +69,7 @@ async def start_unix_server(
     limit: int = LIMIT,
     **options: Any,
 ) -> Server:
-    """As `asyncio.start_unix_server`; raises what `create_unix_server` does."""
+    """Do as `asyncio.start_unix_server`; raise what `create_unix_server` raises."""
     factory = partial(_protocol, limit, client_connected_cb)
     return await create_unix_server(factory, path, **options)
 

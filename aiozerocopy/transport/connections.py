@@ -1,5 +1,5 @@
 """create_connection, create_unix_connection, connect_accepted_socket and start_tls, as
-the loop has them."""
+asyncio's loops have them."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ async def create_connection(
     interleave: int | None = None,
     all_errors: bool = False,
 ) -> tuple[Connected, P]:
-    """Connect to a TCP server, or take a connected ``sock`` over.
+    """Connect to a TCP server, or take over a connected ``sock``.
 
     The arguments are those of `asyncio.loop.create_connection`.
 
     Raises:
-        OSError: nobody answered; host and port are in the text, and the addresses if
-            many were tried.  With ``all_errors``, an ExceptionGroup of them.
+        OSError: no server answered; host and port are in the text, and the addresses if
+            many were tried.  With ``all_errors``, an ExceptionGroup of all errors.
         ssl.SSLError, ConnectionError: the TLS handshake failed.
-        ValueError: arguments that contradict each other.
+        ValueError: the arguments contradict each other.
     """
     timeouts = (ssl_handshake_timeout, ssl_shutdown_timeout)
     secure = for_client(ssl, host, server_hostname, timeouts)
@@ -96,7 +96,7 @@ async def create_unix_connection(
     ssl_handshake_timeout: float | None = None,
     ssl_shutdown_timeout: float | None = None,
 ) -> tuple[Connected, P]:
-    """Connect to a Unix server, or take a connected ``sock`` over.
+    """Connect to a Unix server, or take over a connected ``sock``.
 
     The arguments are those of `asyncio.loop.create_unix_connection`.
 
@@ -143,15 +143,15 @@ async def start_tls(
     ssl_handshake_timeout: float | None = None,
     ssl_shutdown_timeout: float | None = None,
 ) -> TLSTransport:
-    """Go on under TLS where a connection has begun without.
+    """Put TLS over a connection that has begun without it.
 
-    The arguments are those of `asyncio.loop.start_tls`.  Returns the transport that the
-    protocol has from now on; it must not use the old one any more.
+    The arguments are those of `asyncio.loop.start_tls`.  Returns the protocol's new
+    transport; the protocol must not use the old one any more.
 
     Raises:
         ssl.SSLError, ConnectionError: the handshake failed; the connection is lost.
-        TypeError: ``sslcontext`` is no context, or ``transport`` is none that TLS can
-            be put over.
+        TypeError: ``sslcontext`` is not a context, or TLS cannot be put over this
+            ``transport``.
         ValueError: a timeout is not positive.
     """
     if not isinstance(sslcontext, tls.SSLContext):
@@ -181,7 +181,7 @@ async def start_tls(
         upper.abort()
         raise
     finally:
-        del ready  # (it has the exception, which has this frame)
+        del ready  # (it refers to the exception, which refers to this frame)
     return upper
 
 
@@ -202,7 +202,7 @@ async def begun(
     *,
     is_given: bool = False,
 ) -> tuple[Connected, P]:
-    """A transport over a connected socket, once connection_made was called."""
+    """Return a transport over a connected socket, after calling connection_made."""
     ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
         protocol = protocol_factory()
@@ -217,15 +217,15 @@ async def begun(
             lower = secure(protocol, ready)
             top = lower.upper
             transport.set_protocol(lower)
-        await asyncio.sleep(0)  # let others run, as the loop's own does
+        await asyncio.sleep(0)  # let others run, as the loop's own method does
         transport.begin()
         if secure is not None:
             await ready
     except BaseException:
         transport.abort()
-        top.abort()  # (it may not have begun, and then warns of itself)
+        top.abort()  # (else it would warn, if it has not begun)
         raise
     finally:
         ready.cancel()
-        del ready  # (it has the exception, which has this frame)
+        del ready  # (it refers to the exception, which refers to this frame)
     return top, protocol

@@ -10,7 +10,7 @@ from aiozerocopy.transport.reading import os_error
 from aiozerocopy.transport.socket_transport import SocketTransport
 from aiozerocopy.transport.tls import TLSTransport
 
-PIECE = 256 << 10  # bytes of what has no fd, at a time
+PIECE = 256 << 10  # bytes read at a time from a file without an fd
 
 
 async def sendfile(
@@ -21,13 +21,13 @@ async def sendfile(
     *,
     fallback: bool = True,
 ) -> int:
-    """Send a file after what was written; return how many bytes.
+    """Send a file after the data written before; return how many bytes were sent.
 
-    It begins at ``offset``, and ends after ``count`` bytes or with the file, which then
-    stands behind what was sent, also if this fails.  The kernel moves the bytes, in a
-    thread of ours.  What is written meanwhile follows them.  A file without an fd, and
-    any file under TLS, is read in pieces, unless ``fallback`` is false.  A transport
-    that is not ours is left to its loop's ``sendfile``.
+    It sends from ``offset`` on, ``count`` bytes or up to the file's end, and leaves the
+    file's position behind the last byte sent, even if it fails.  The kernel moves the
+    bytes, in a thread of ours; data written meanwhile follows them.  A file without an
+    fd, and any file under TLS, is read in pieces, unless ``fallback`` is false.  For a
+    transport that is not ours, its loop's ``sendfile`` is called.
 
     Raises:
         ConnectionError: the peer left.
@@ -50,7 +50,7 @@ async def sendfile(
 
 
 def takes(transport: object) -> bool:
-    """Can `sendfile` send through it, without the help of its loop?"""
+    """Can `sendfile` send through the transport without its loop's ``sendfile``?"""
     return isinstance(transport, SocketTransport | TLSTransport)
 
 
@@ -91,7 +91,7 @@ async def _by_the_kernel(
         if relay.moved:
             file.seek(offset + relay.moved)
         if relay._goes_on and not transport._is_lost:
-            transport._write_pieces([b""])  # which is over when that message is
+            transport._write_pieces([b""])  # (it ends when the file's message does)
         transport._advance()
 
 

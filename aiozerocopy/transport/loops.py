@@ -1,9 +1,8 @@
 """Event loops whose connections and servers are this package's.
 
-They are asyncio's own loop, or uvloop's, with the methods below put in the place of
-theirs; whatever else a program asks for is theirs.  Programs that know nothing of this
-package use its transports so: asyncio's streams, aiohttp, websockets, uvicorn, asyncpg
-and redis-py among them.
+They are asyncio's own loop, or uvloop's, with the methods below in the place of theirs.
+So code that knows nothing of this package uses its transports: asyncio's streams,
+aiohttp, websockets, uvicorn, asyncpg and redis-py among others.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _method(function: Callable[..., Awaitable[Any]]) -> Any:
-    """A function of ours, as the method of a loop that is running."""
+    """Return a function of ours as a method of a running loop."""
 
     @functools.wraps(function)
     async def method(self: object, *args: Any, **options: Any) -> Any:
@@ -31,7 +30,7 @@ def _method(function: Callable[..., Awaitable[Any]]) -> Any:
 
 
 class _WithTransports(asyncio.AbstractEventLoop):
-    """What stands before the methods of a loop."""
+    """The methods that replace those of a loop."""
 
     create_connection: Any = _method(connections.create_connection)
     create_unix_connection: Any = _method(connections.create_unix_connection)
@@ -61,9 +60,9 @@ def _uvloop_class() -> type[asyncio.AbstractEventLoop]:
 def new_event_loop(*, uvloop: bool = False) -> asyncio.AbstractEventLoop:
     """Make an event loop that uses this package's transports.
 
-    It is for ``asyncio.run(main(), loop_factory=aiozerocopy.new_event_loop)``, for
-    `asyncio.Runner`, and for whatever else takes a function that makes loops.  The loop
-    is asyncio's `SelectorEventLoop` or, with ``uvloop=True``, uvloop's.
+    Give it to ``asyncio.run(main(), loop_factory=aiozerocopy.new_event_loop)``, to
+    `asyncio.Runner`, or to anything else that takes a function that makes loops.  The
+    loop is asyncio's `SelectorEventLoop` or, with ``uvloop=True``, uvloop's.
 
     Raises:
         ModuleNotFoundError: uvloop is asked for, and not installed.
@@ -72,16 +71,16 @@ def new_event_loop(*, uvloop: bool = False) -> asyncio.AbstractEventLoop:
 
 
 def install(*, uvloop: bool = False) -> None:
-    """Let `asyncio.run` and its like make such loops, by asyncio's event loop policy.
+    """Have `asyncio.run` and others make such loops, by an event loop policy.
 
     Raises:
         ModuleNotFoundError: uvloop is asked for, and not installed.
-        RuntimeError: Python 3.14 or later, which gives up policies; use
+        RuntimeError: Python 3.14 or later, which deprecates policies; use
             ``asyncio.run(main(), loop_factory=aiozerocopy.new_event_loop)`` there.
     """
     if sys.version_info >= (3, 14):
         raise RuntimeError(
-            "Python 3.14 gives up event loop policies: use "
+            "Python 3.14 deprecates event loop policies: use "
             "asyncio.run(main(), loop_factory=aiozerocopy.new_event_loop)"
         )
     if uvloop:

@@ -1,18 +1,18 @@
-"""When an fd has something to read: told by the loop's readers, and on uvloop by an
-epoll of ours too.
+"""Whether an fd can be read: reported by the loop's readers, and on uvloop also by an
+epoll of ours.
 
-libuv takes any error of an fd for a bad fd: it calls the reader of a socket that was
-reset once, and watches the socket no more.  If something came just before the reset,
-that call reads it, and nobody is told of the end.  So on loops other than asyncio's own
+libuv takes any error of an fd for a bad fd: after a reset it calls the socket's reader
+once, and then watches the socket no more.  If data came just before the reset, that
+call reads the data, and nothing reports the end.  So on loops other than asyncio's own
 an epoll of ours waits for errors alone, which costs nothing until there is one.
 
 The states of an fd there
-    the loop's   its reader is called; our epoll has the fd too, for no events, and so
-                 tells only of errors and hangups, which no epoll leaves out
-    ours         it has failed: our epoll tells all
+    the loop's   its reader is called; our epoll has the fd too, without events, and so
+                 reports only errors and hangups, which every epoll reports
+    ours         it has failed: our epoll reports everything
     paused       neither has it, and nothing of ours keeps its transport alive
 
-In a forked child all is the parent's: its epolls are shared, so nothing is changed.
+In a forked child everything is the parent's: its epolls are shared, so we change none.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ class Readiness(OfOneProcess):
         self.loop = loop
 
     def watch(self, fd: int, callback: Callable[[], object]) -> None:
-        """Call back whenever it is readable, has ended or has failed."""
+        """Call back whenever the fd is readable, has ended or has failed."""
         if not self.inherited:
-            # (the public one refuses what a transport has)
+            # (the public method refuses the fd of a transport)
             add = getattr(self.loop, "_add_reader", self.loop.add_reader)
             add(fd, callback)
 
     def pause(self, fd: int) -> None:
-        """Watch it no more, for now."""
+        """Stop watching the fd, for now."""
         if not self.inherited and not self.loop.is_closed():
             remove = getattr(self.loop, "_remove_reader", self.loop.remove_reader)
             remove(fd)
 
     def forget(self, fd: int) -> None:
-        """Before it is closed."""
+        """Stop watching the fd, which is closed next."""
         self.pause(fd)
 
 
 class _Guarded(Readiness):
-    """Has an epoll, too, from the first fd watched until the last is forgotten."""
+    """It has an epoll too, from the first fd watched until the last is forgotten."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
@@ -111,13 +111,13 @@ class _Guarded(Readiness):
                 callback()
 
 
-# By the ids of their loops.  A loop refers to its own by the reader, so the values are
-# weak: a loop that was dropped must be collected with all that it has.
+# By the ids of their loops.  A loop refers to its `_Guarded` by the reader.  So the
+# values are weak: a loop that was dropped must be collected with everything it has.
 _guarded: weakref.WeakValueDictionary[int, _Guarded] = weakref.WeakValueDictionary()
 
 
 def readiness_in(loop: asyncio.AbstractEventLoop) -> Readiness:
-    """The one of a loop; it lives from the first fd until the last is forgotten."""
+    """Return the `Readiness` of a loop, which lives as long as it watches an fd."""
     if isinstance(loop, asyncio.SelectorEventLoop) or not hasattr(select, "epoll"):
         return Readiness(loop)
     found = _guarded.get(id(loop))

@@ -1,28 +1,27 @@
-"""A transport's way from connection_made to connection_lost, and what it reads.
+"""A transport's way from connection_made to connection_lost, and its reading.
 
 The states
     made      connection_made is called next
-    open      the protocol hears of what comes
-    closing   by `close`, or at the end of what comes: nothing is read any more, and
-              what was written goes out
+    open      the protocol gets the data that comes
+    closing   after `close`, or after the peer's end: nothing is read any more, and
+              written data goes out
     lost      the fd is closed; connection_lost will be called, or was
 
 Who owns what
-    the fd         is the stream's, which writes to it
-    the buffers    are C's as long as an operation uses them, whatever becomes of us
-    the transport  is the loop's while it is read from, and the port's while anything
-                   is queued: so a program may drop it once it has closed it
+    the fd         belongs to the stream, which writes to it
+    the buffers    belong to C as long as an operation uses them, even without us
+    the transport  is kept by the loop while it reads, and by the port while data is
+                   queued: so a program may drop it once it has closed it
 
-Reading.  The loop tells when there is something to read.  A `Protocol` gets what was
-there, at most `MESSAGE` or `BULK` bytes, as one bytes object into which the kernel has
-written it; a `BufferedProtocol` gets it in its own buffer.  There is one read in each
-turn of the loop, so that the program finds the data in the processor's cache, and can
-pause before it has too much.  While reading is paused the fd is watched until there is
-something to read: most pauses are over by then, and so cost nothing.
+Reading.  The loop reports that there is data.  A `Protocol` gets it, at most `MESSAGE`
+or `BULK` bytes, as one bytes object, into which the kernel has written; a
+`BufferedProtocol` gets it in its own buffer.  There is one read in each turn of the
+loop, so that the program finds the data in the processor's cache, and can pause before
+it has too much.  While reading is paused the fd stays watched until data comes: most
+pauses are over by then, and so cost nothing.
 
-An exception that interrupts the transport itself, as a signal's handler may at any
-line, ends the connection: what was just received may be lost, and then nothing may
-follow it.
+A signal's handler may raise at any line.  If that interrupts the transport itself, the
+connection ends: data just received may be lost, and then none may follow it.
 """
 
 from __future__ import annotations
@@ -48,23 +47,23 @@ log: logging.Logger = logging.getLogger("aiozerocopy")
 
 
 def os_error(error: BaseException) -> OSError:
-    """The kernel's own error, which is what protocols know."""
+    """Return the kernel's own error, which protocols expect."""
     if isinstance(error.__cause__, OSError):
         return error.__cause__
     return aborted(str(error))
 
 
 def aborted(why: str) -> ConnectionAbortedError:
-    """The error of something that was not sent."""
+    """Return the error for data that was not sent."""
     return ConnectionAbortedError(errno.ECONNABORTED, why)
 
 
-WAS_CLOSED = "it was written to after it was closed"
-WAS_ABORTED = "it was aborted before all was out"
+WAS_CLOSED = "the transport was written to after it was closed"
+WAS_ABORTED = "the transport was aborted before all was out"
 
 
 class Out(SendStream):
-    """A transport's stream.  Its name outlives its channel, which has the number."""
+    """A transport's stream.  Its name outlives its channel, which has the fd."""
 
     def __init__(self, channel: Channel) -> None:
         self._name = f"<transport fd={channel.fileno()}>"
@@ -74,9 +73,9 @@ class Out(SendStream):
         return self._name
 
 
-# Memory of 128 KiB and more glibc's malloc has from the kernel, page by page, each time
-# anew, until a bigger piece was freed: from then on it keeps pieces up to that size.
-# (Not where MALLOC_... of the environment says otherwise: so small reads are not BULK.)
+# glibc's malloc gets pieces of 128 KiB and more from the kernel, page by page, each
+# time anew, until a bigger piece is freed: then it keeps pieces up to that size.  (Not
+# if a MALLOC_... variable says otherwise: so only long reads use BULK.)
 bytes(1 << 20)
 MESSAGE = 120 << 10
 BULK = 256 << 10
@@ -85,10 +84,10 @@ _NOTHING_NOW = (BlockingIOError, InterruptedError)
 
 
 class Reading(asyncio.Transport):
-    """What of a `SocketTransport` does not write."""
+    """The parts of a `SocketTransport` that do not write."""
 
-    # Attributes are slow in a class whose base has slots, as asyncio's transports have,
-    # unless all are slots.
+    # The bases, asyncio's transports, have slots: then attributes are slow unless all
+    # of them are slots.
     __slots__ = (
         *("__weakref__", "_loop", "_stream", "_fd", "_readiness", "_context"),
         *("_handle", "_protocol", "_is_made", "_closing", "_is_lost", "_untold"),
@@ -115,7 +114,7 @@ class Reading(asyncio.Transport):
         self.set_protocol(protocol)
         self._readiness = readiness_in(loop)
         self.on_lost: Callable[[], object] | None = None  # tells the server
-        # The protocol's own: the caller that connects does not see what it sets.
+        # The protocol's own context: the connecting caller does not see what it sets.
         self._context = contextvars.copy_context()
         # Another object for the same connection, closed after connection_lost.
         self._handle = handle
@@ -126,21 +125,21 @@ class Reading(asyncio.Transport):
         self._paused = False  # by pause_reading
         self._is_watched = False
         self._born = process.generation
-        self._size = MESSAGE  # of the next read: as much as the last one got
-        self._has_ended = False  # nothing will come any more
+        self._size = MESSAGE  # of the next read: BULK after a long one
+        self._has_ended = False  # the peer sends no more
 
     def _claim(self, fd: int) -> None:
-        """Let the loop refuse to watch this fd for others, as asyncio's own does."""
+        """Have the loop refuse to watch this fd for others, as asyncio's own do."""
         getattr(self._loop, "_transports", {})[fd] = self
 
     def __repr__(self) -> str:
         state = "closed" if self._is_lost else "closing" if self._closing else "open"
         return f"<{type(self).__name__} fd={self._fd} {state}>"
 
-    # -- its beginning ------------------------------------------------------------
+    # -- the beginning ------------------------------------------------------------
 
     def begin(self) -> None:
-        """Call connection_made, once, and listen; if it raises, the connection ends."""
+        """Call connection_made, once, and read; if it raises, end the connection."""
         try:
             self._is_made = True
             self._claim(self._fd)
@@ -158,11 +157,11 @@ class Reading(asyncio.Transport):
         return not (self._closing or self._paused)
 
     def pause_reading(self) -> None:
-        """Leave what comes to the kernel.  Called again, it does nothing."""
+        """Leave incoming data to the kernel.  Idempotent."""
         self._paused = True
 
     def resume_reading(self) -> None:
-        """Give the protocol what comes.  Called again, it does nothing."""
+        """Give incoming data to the protocol.  Idempotent."""
         self._paused = False
         if self._is_made:
             self._start()
@@ -177,10 +176,10 @@ class Reading(asyncio.Transport):
         self._readiness.pause(self._fd)
         self._is_watched = False
 
-    # -- what comes ---------------------------------------------------------------
+    # -- incoming data ------------------------------------------------------------
 
     def _readable(self) -> None:
-        # (in a forked child, the parent reads there)
+        # (in a forked child it is the parent's to read)
         if self._closing or self._paused or self._born != process.generation:
             self._stop()
             return
@@ -199,7 +198,7 @@ class Reading(asyncio.Transport):
             else:
                 self._end_reading()
         except BaseException as error:
-            self._fail(error, "what it does with what comes")
+            self._fail(error, "handling incoming data")
             if not isinstance(error, Exception):
                 raise
 
@@ -222,26 +221,26 @@ class Reading(asyncio.Transport):
             self._lose(error)
 
     def _end_reading(self) -> None:
-        """The peer sends no more: close, unless the protocol wants to go on writing."""
+        """Close, as the peer sends no more, unless the protocol goes on writing."""
         self._has_ended = True
         self._stop()
         if not self._protocol.eof_received():
             self.close()
 
-    # -- its end ------------------------------------------------------------------
+    # -- the end ------------------------------------------------------------------
 
     def is_closing(self) -> bool:
         return self._closing
 
     def abort(self) -> None:
-        """Close at once: what was written and is not out is lost.
+        """Close at once: written data that is not out is lost.
 
-        `drained` raises then, and connection_lost gets None, as asyncio has it.
+        `drained` raises then, and connection_lost gets None, as in asyncio.
         """
         self._lose(None)
 
     def _fail(self, error: BaseException, caller: str) -> None:
-        """The protocol, or the transport itself, has raised: end the connection."""
+        """End the connection, as the protocol or the transport itself has raised."""
         if isinstance(error, Exception):
             self._report(error, caller)
         self._lose(error)
@@ -264,21 +263,21 @@ class Reading(asyncio.Transport):
         if error is not None and self._loop.get_debug():
             log.debug("%r is lost: %r", self, error)
         try:
-            self._is_lost = True  # (what ends by the abort comes back here)
+            self._is_lost = True  # (operations that the abort ends call this again)
             self._readiness.forget(self._fd)
             self._stream.abort()
             if self._is_made and self._protocol is not None:
                 self._untold = [self._protocol]
-            if self._loop.is_closed():  # (it is collected), so nobody can be told
+            if self._loop.is_closed():  # (we are being collected): no call is possible
                 return
-            for _ in range(2):  # the first may be interrupted before it has begun
+            for _ in range(2):  # the first call may be interrupted before it begins
                 self._loop.call_soon(self._end, error, context=self._context)
         except BaseException:
             self._is_lost = False
             raise
 
     def _end(self, error: BaseException | None) -> None:
-        """Call connection_lost.  Called by the loop, more than once."""
+        """Call connection_lost once.  The loop calls this more than once."""
         try:
             if self._untold:
                 self._untold.pop().connection_lost(error)
@@ -291,13 +290,13 @@ class Reading(asyncio.Transport):
                     self.on_lost()
                     self.on_lost = None  # (which refers to us)
 
-    # -- what can be asked --------------------------------------------------------
+    # -- the protocol -------------------------------------------------------------
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol
         self._is_buffered = isinstance(protocol, asyncio.BufferedProtocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """The protocol that is called; None once connection_lost was."""
+        """Return the protocol; None once connection_lost was called."""
         protocol: asyncio.BaseProtocol = self._protocol
         return protocol

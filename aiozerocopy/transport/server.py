@@ -1,4 +1,4 @@
-"""create_server and create_unix_server, as the loop has them, and their `Server`."""
+"""create_server and create_unix_server, like the loop's methods, and their `Server`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Factory = Callable[[], asyncio.BaseProtocol]
 
-PAUSE = 1.0  # seconds without accepting, when there are no fds or no memory
+PAUSE = 1.0  # seconds without accepting, when fds or memory are exhausted
 
 
 async def create_server(
@@ -45,14 +45,14 @@ async def create_server(
     ssl_shutdown_timeout: float | None = None,
     start_serving: bool = True,
 ) -> Server:
-    """Listen on TCP; a protocol is made for every client that comes.
+    """Listen on TCP; make a protocol for every client that comes.
 
-    The arguments are those of `asyncio.loop.create_server`.  Port 0 is a free one, the
-    same for all addresses.
+    The arguments are those of `asyncio.loop.create_server`.  Port 0 means a free port,
+    the same for all addresses.
 
     Raises:
         OSError: it cannot listen there; host and port are in the text.
-        ValueError: arguments that contradict each other.
+        ValueError: the arguments contradict each other.
     """
     secure = for_server(ssl, (ssl_handshake_timeout, ssl_shutdown_timeout))
     server = Server(protocol_factory, secure, backlog)
@@ -90,11 +90,11 @@ async def create_unix_server(
     start_serving: bool = True,
     cleanup_socket: bool = sys.version_info >= (3, 13),
 ) -> Server:
-    """Listen on a Unix socket; a protocol is made for every client that comes.
+    """Listen on a Unix socket; make a protocol for every client that comes.
 
-    The arguments are those of `asyncio.loop.create_unix_server`.  A file that a dead
-    server left is replaced.  With ``cleanup_socket``, as is usual from Python 3.13 on,
-    it is removed at the end, if it is still ours.
+    The arguments are those of `asyncio.loop.create_unix_server`.  A socket file that a
+    dead server left is replaced.  With ``cleanup_socket``, the default from Python 3.13
+    on, the file is removed at the end, if it is still ours.
 
     Raises: as `create_server`; the path is in the text.
     """
@@ -124,29 +124,29 @@ def _taken(sock: socket.socket, backlog: int) -> Listener:
 
 
 class Server(asyncio.AbstractServer):
-    """What `create_server` and its like return: `asyncio.Server`, as documented there.
+    """The result of `create_server` and similar functions, like an `asyncio.Server`.
 
     `wait_closed` returns once the server is closed and its clients have gone, on every
-    version of Python (asyncio's own: from 3.12 on).
+    version of Python (asyncio's own only from 3.12 on).
     """
 
     def __init__(self, factory: Factory, secure: Secure | None, backlog: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._listeners: list[Listener] = []
         self._factory = (lambda: secure(factory())) if secure else factory
-        self._burst = backlog  # clients taken before others have their turn
+        self._burst = backlog  # clients accepted before other callbacks run
         self._readiness = readiness_in(self._loop)
         self._clients: set[SocketTransport] = set()
         self._is_serving = False
         self._forever: asyncio.Future[None] | None = None
-        self._over = asyncio.Event()  # it is closed, and all its clients have gone
+        self._over = asyncio.Event()  # the server is closed, and its clients have gone
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} sockets={self.sockets!r}>"
 
     @property
     def sockets(self) -> tuple[TransportSocket, ...]:
-        """Those that it listens on; none once it is closed."""
+        """The listening sockets; none once the server is closed."""
         return tuple(TransportSocket(each.sock) for each in self._listeners)
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
@@ -159,7 +159,7 @@ class Server(asyncio.AbstractServer):
 
     @contextlib.asynccontextmanager
     async def opening(self, start: bool) -> AsyncIterator[list[Listener]]:
-        """A block that fills the list of listeners; if it fails, close them."""
+        """Start the listeners that the block adds; close them if it fails."""
         try:
             yield self._listeners
             if start:
@@ -169,7 +169,7 @@ class Server(asyncio.AbstractServer):
             raise
 
     async def start_serving(self) -> None:
-        """Take clients.  Called again, it does nothing."""
+        """Accept clients.  Idempotent."""
         self._start()
         await asyncio.sleep(0)
 
@@ -180,10 +180,10 @@ class Server(asyncio.AbstractServer):
             self._is_serving = bool(self._listeners)
 
     async def serve_forever(self) -> None:
-        """Take clients until this is cancelled, which closes the server.
+        """Accept clients until this is cancelled, which closes the server.
 
         Raises:
-            RuntimeError: it is closed, or somebody awaits this already.
+            RuntimeError: the server is closed, or another task awaits this already.
         """
         if self._forever is not None:
             raise RuntimeError(f"{self!r} is already being awaited on serve_forever()")
@@ -209,7 +209,7 @@ class Server(asyncio.AbstractServer):
 
     def _accept(self, listener: Listener) -> None:
         if self._readiness.inherited:
-            return  # the client has come to the parent
+            return  # the client is the parent's
         for _ in range(self._burst):
             try:
                 sock, _ = listener.sock.accept()
@@ -226,7 +226,7 @@ class Server(asyncio.AbstractServer):
 
     def _take(self, sock: socket.socket) -> None:
         transport: SocketTransport | None = None
-        with sock:  # (a transport takes it out of the object)
+        with sock:  # (a transport detaches the fd from it)
             try:
                 transport = transport_over(sock, self._factory())
                 transport.on_lost = partial(self._left, transport)
@@ -238,11 +238,11 @@ class Server(asyncio.AbstractServer):
                 if not isinstance(error, Exception):
                     raise
                 self._loop.call_exception_handler(
-                    {"message": "a client was not taken", "exception": error}
+                    {"message": "a client was not accepted", "exception": error}
                 )
 
     def _pause(self, listener: Listener, error: OSError) -> None:
-        """Wait for others to give something back."""
+        """Accept no clients for a while, until fds or memory may be free again."""
         self._loop.call_exception_handler(
             {
                 "message": "no clients are accepted for now",
@@ -253,10 +253,10 @@ class Server(asyncio.AbstractServer):
         self._readiness.pause(listener.sock.fileno())
         self._loop.call_later(PAUSE, self._watch, listener)
 
-    # -- its end ------------------------------------------------------------------
+    # -- the end ------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop listening; clients that have come stay."""
+        """Stop listening; accepted clients stay connected."""
         for listener in self._listeners:
             if listener.sock.fileno() >= 0:
                 self._readiness.forget(listener.sock.fileno())
@@ -275,7 +275,7 @@ class Server(asyncio.AbstractServer):
             top.close()
 
     def abort_clients(self) -> None:
-        """Close them at once, whatever was not sent."""
+        """Close the transports of all clients at once, even with unsent data."""
         for transport in tuple(self._clients):
             transport.abort()
 
@@ -288,5 +288,5 @@ class Server(asyncio.AbstractServer):
             self._over.set()
 
     async def wait_closed(self) -> None:
-        """Return once it is closed and all its clients have gone."""
+        """Return once the server is closed and all its clients have gone."""
         await self._over.wait()

@@ -2,8 +2,8 @@
 control; `reading` has the rest of its life.
 
 The path of one write
-    `write` calls `send_at_once` in C, which sends at once if nothing is queued.  What
-    is left stays in C's queue, in order, and the pump sends it, without the loop and
+    `write` calls `send_at_once` in C, which sends at once if nothing is queued.  The
+    rest stays in C's queue, in order, and the pump sends it, without the loop and
     without the GIL.  Nothing is copied, except a small bytearray, or a memoryview of
     one, for which a copy is cheaper than to borrow it.
 
@@ -11,15 +11,15 @@ The states of a buffer, and who owns it
     out       the caller's again when `write` returns: most are
     queued    borrowed: its memory stays where it is, and must not be changed until it
               is out.  `_pending` has its operation
-    over      its operation has ended, by an error maybe: the caller's again
+    over      its operation has ended, perhaps by an error: the caller's again
 
 Flow control.  The protocol is paused as soon as more than the high-water mark is
-queued, and also as soon as anything is queued that its owner could change: then
-`StreamWriter.drain` waits until that is out, and a program that uses a buffer again
-after it sends what it meant to.  It is resumed once both are over.
+queued, and also while a buffer is queued that its owner could change.  So
+`StreamWriter.drain` returns when the buffer is out, and the program may use it again.
+The protocol is resumed once both conditions are over.
 
-An exception that interrupts a `write`, by a signal's handler, takes the buffers back:
-of that message either nothing goes out, or all of it, from a copy.
+If a signal's handler raises in a `write`, the buffers are taken back: of that message
+either nothing goes out, or all of it, from a copy.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ if TYPE_CHECKING:
     from aiozerocopy._core.relaying import Relay
 
 HIGH = 64 << 10  # bytes queued, above which the protocol is paused
-_NO_BUDGET = (1 << 32) - 1  # a write never yields to the loop
+_NO_BUDGET = (1 << 32) - 1  # sends before one yields to the loop: a write never does
 
 
 class SocketTransport(Reading):
     """Both directions of a TCP or Unix connection: an `asyncio.Transport`.
 
-    Made by `create_connection` and its like.
+    `create_connection` and similar functions make it.
     """
 
     __slots__ = (  # (as in `Reading`; a program may have attributes of its own here)
@@ -88,22 +88,22 @@ class SocketTransport(Reading):
         super().__init__(*args, **options)
         self._out = self._stream._out
         self._port = self._stream._enter().port
-        # What is queued, first in, first out.
+        # The queued operations, first in, first out.
         self._pending: collections.deque[Operation] = collections.deque()
-        self._files: set[Relay] = set()  # that are being sent
-        # The last operation whose memory its owner may change.
+        self._files: set[Relay] = set()  # files that are being sent
+        # The last operation with memory that its owner can change.
         self._borrowing: Operation | None = None
         self._high, self._low = HIGH, HIGH // 4
-        self._protocol_paused = False  # is the protocol?
+        self._protocol_paused = False
         self._eof = False
-        self._failure: Failure[OSError] | None = None  # why something is not out
+        self._failure: Failure[OSError] | None = None  # why some data is not out
 
     # -- writing ------------------------------------------------------------------
 
     def write(self, data: Buffer) -> None:
-        """Send the bytes of any C-contiguous buffer, after all that was written before.
+        """Send the bytes of any C-contiguous buffer, after all data written before.
 
-        What is not out when this returns is borrowed: it must not be changed before
+        A buffer that is not out when this returns is borrowed: do not change it before
         `drained`, or ``drain`` of the `StreamWriter`, has returned.  (A bytearray of up
         to 4 KiB, or a memoryview of one, is copied instead, and so is yours at once.)
 
@@ -111,7 +111,7 @@ class SocketTransport(Reading):
 
         Raises:
             TypeError, BufferError, ValueError: not a buffer that can be sent; nothing
-                of it was.
+                was sent.
             RuntimeError: after write_eof.
         """
         out, mine = self._out, None
@@ -122,7 +122,7 @@ class SocketTransport(Reading):
             if (ready := out.ready) is None:  # we are a forked child
                 return
         views = ready.views
-        if not views or views[0] is not None:  # another's: we are in its call
+        if not views or views[0] is not None:  # we are inside another call that uses it
             if nbytes(data):
                 self._write_pieces([data])
             return
@@ -149,14 +149,14 @@ class SocketTransport(Reading):
             self._write_pieces([data])
 
     def _undo(self, ready: Operation | None, mine: Operation | None) -> None:
-        """Take a write's message back: it has an operation, or that which was ready."""
+        """Take a write's message back: it has ``mine``, or has begun with ``ready``."""
         if mine is None and self._out.is_sending(ready):
             mine = ready
         if mine is not None:
             self._out.take_back_blocking(self._port, mine, RESCUE_LIMIT)
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        """Send several buffers as `write` does, by one system call if that can be."""
+        """Send several buffers as `write` does, by one system call if possible."""
         items = [data for data in list_of_data if nbytes(data)]
         if not items or not self._is_writable():
             return
@@ -186,7 +186,7 @@ class SocketTransport(Reading):
         return not self._is_lost
 
     def _queued(self, operation: Operation, result: int, is_fixed: bool) -> None:
-        """Go on after a call into C, which has sent it, queued it or refused it."""
+        """Continue after a call into C, which sent, queued or refused the message."""
         if result >= 0:
             return
         if result != IN_PROGRESS:
@@ -195,7 +195,7 @@ class SocketTransport(Reading):
                 self._break(error)
                 return
             try:
-                raise error  # nothing of it was sent, and the next may be
+                raise error  # nothing was sent, and the next message can be
             finally:
                 del error  # (as in SendStream._fail)
         self._pending.append(operation)
@@ -206,11 +206,11 @@ class SocketTransport(Reading):
             self._pause_if_full()
 
     def write_eof(self) -> None:
-        """Tell the peer that no more will come, once all is out; read on."""
+        """Send EOF once all is out; go on reading."""
         if self._closing or self._eof:
             return
         self._eof = True
-        self._out.unbind_port()  # so that `write` looks
+        self._out.unbind_port()  # so that `write` takes its slow path, and checks
         self._finish()
 
     def can_write_eof(self) -> bool:
@@ -225,11 +225,11 @@ class SocketTransport(Reading):
         self._finish()
 
     async def drained(self) -> None:
-        """Return when all that was written is out, and the buffers are yours again.
+        """Return when everything written is out, and the buffers are yours again.
 
         Raises:
-            OSError: not all of it is out, nor will be; but the buffers are yours.
-                It is what connection_lost has got, or ConnectionAbortedError.
+            OSError: not everything is out, or ever will be; the buffers are yours.
+                It is the error given to connection_lost, or ConnectionAbortedError.
         """
         if self._pending:
             last, loop = self._pending[-1], current_loop()
@@ -238,14 +238,14 @@ class SocketTransport(Reading):
         if self._failure is not None:
             raise self._failure.again()
 
-    # -- what was queued, and its end ---------------------------------------------
+    # -- the end of queued operations ---------------------------------------------
 
     def _advance(self) -> None:
-        """Something that was queued has ended.  May be called twice."""
+        """Continue after the end of a queued operation.  May be called twice."""
         try:
             pending = self._pending
             if pending and pending[0].done and pending[0].status < 0:
-                # The peer may have said something before it left.
+                # The peer may have sent data before it left.
                 self._context.copy().run(self._read_last)
             self._forget_ended()
             if self._protocol_paused and not self._is_lost:
@@ -260,7 +260,7 @@ class SocketTransport(Reading):
             self._readable()
 
     def _end_reading(self) -> None:
-        # Once a write has met a reset, the kernel calls it an end: ask C first.
+        # After a write has failed by a reset, a read sees EOF: ask C for that first.
         if self._pending and not self._pending[0].done:
             self._port.drain()
         self._forget_ended()
@@ -275,11 +275,11 @@ class SocketTransport(Reading):
                 operation.was_dropped or operation.was_rescued
             ):
                 self._break(operation.failure())
-            if pending and pending[0] is operation:  # (an abort ends them all)
+            if pending and pending[0] is operation:  # (an abort would end all of them)
                 pending.popleft()
 
     def _finish(self) -> None:
-        self._forget_ended()  # one that was interrupted may have told nobody
+        self._forget_ended()  # an interrupted one may not have called `_advance`
         if self._pending or self._files or self._is_lost:
             return
         if self._closing:
@@ -291,7 +291,7 @@ class SocketTransport(Reading):
                 self._break(error)
 
     def _break(self, error: Exception) -> None:
-        """What was written cannot be sent."""
+        """Lose the connection, as written data cannot be sent."""
         failure = os_error(error)
         if self._failure is None:
             self._failure = Failure(failure)
@@ -305,12 +305,12 @@ class SocketTransport(Reading):
                 self._failure = Failure(aborted(WAS_ABORTED))
         super()._lose(error)
 
-    _force_close = _lose  # by this name asyncio's TLS calls it
+    _force_close = _lose  # asyncio's TLS calls it by this name
 
     # -- flow control -------------------------------------------------------------
 
     def get_write_buffer_size(self) -> int:
-        """How many bytes are queued here; the kernel may have more."""
+        """Return how many bytes are queued here; the kernel may have more."""
         return self._out.stats().queued_bytes
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
@@ -337,7 +337,7 @@ class SocketTransport(Reading):
             self._pause_if_full()
 
     def _is_borrowing(self) -> bool:
-        """Is something queued that its owner could change?"""
+        """Is memory queued that its owner could change?"""
         return self._borrowing is not None and not self._borrowing.done
 
     def _pause_if_full(self) -> None:
@@ -356,13 +356,13 @@ class SocketTransport(Reading):
             except Exception as error:
                 self._report(error, "resume_writing")
 
-    # -- what can be asked --------------------------------------------------------
+    # -- properties ---------------------------------------------------------------
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What is known: "socket", "sockname" and "peername".
+        """Return "socket", "sockname" or "peername".
 
-        The socket is another number of the same connection, for setsockopt and the
-        like, and is closed after connection_lost.
+        The socket is another fd of the same connection, for setsockopt and similar
+        calls, and is closed after connection_lost.
         """
         if name == "socket" and name not in self._extra and not self._is_lost:
             self._handle = sock = socket.socket(fileno=os.dup(self._fd))
@@ -372,7 +372,7 @@ class SocketTransport(Reading):
 
 
 def _is_fixed(data: object) -> bool:
-    """Can nobody change this memory?"""
+    """Is this memory of ``bytes``, which nobody can change?"""
     if type(data) is memoryview:
         data = data.obj
     return type(data) is bytes
@@ -381,13 +381,13 @@ def _is_fixed(data: object) -> bool:
 def transport_over(
     sock: socket.socket, protocol: asyncio.BaseProtocol, *, is_given: bool = False
 ) -> SocketTransport:
-    """A transport over a connected socket, which it takes over; `begin` is next.
+    """Return a transport that takes over a connected socket; call `begin` next.
 
-    A socket that the program has given stays one, until it is closed with the
-    transport: the transport then has a number of its own for the connection.
+    A socket given by the program stays usable until it is closed with the transport,
+    which has another fd of the connection then.
     """
     sock.setblocking(False)
-    if sock.family == socket.AF_UNIX:  # (as `stream_over` does)
+    if sock.family == socket.AF_UNIX:  # (`stream_over` does the same)
         set_buffer(sock)
     elif sock.family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError):  # the peer may have gone already
@@ -408,5 +408,5 @@ def transport_over(
 def _name(ask: Callable[[], Any]) -> Any:
     try:
         return ask()
-    except OSError:  # it is not connected any more
+    except OSError:  # no longer connected
         return None

@@ -1,12 +1,12 @@
-"""TLS of the transports: asyncio's own, over a transport of ours, the wire.
+"""TLS of the transports: asyncio's own, over one of our transports, "the wire".
 
 Who owns what
     plaintext   is the caller's again when `write` returns: it is encrypted at once.
-                While the peer negotiates anew (TLS 1.2) a copy of it waits
+                While the peer renegotiates (TLS 1.2) a copy of it waits
     ciphertext  waits in OpenSSL's memory while the wire is full, and then is the wire's
 
-An exception that interrupts this on the way from the one to the other, as a signal's
-handler may at any line, ends the connection: nothing may follow what was lost then.
+A signal's handler may raise at any line.  If that interrupts us between plaintext and
+the wire, the connection ends: no data may follow the data that was lost.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 class TLSTransport(_SSLProtocolTransport):
-    """What a protocol gets where ``ssl=`` was given, and from `start_tls`.
+    """The transport of a protocol if ``ssl=`` was given, or after `start_tls`.
 
-    It is asyncio's own, which here takes any C-contiguous buffer and has `drained`.
+    It is asyncio's own, but takes any C-contiguous buffer, and has `drained`.
     """
 
     _ssl_protocol: TLSProtocol
@@ -49,7 +49,7 @@ class TLSTransport(_SSLProtocolTransport):
         """Encrypt and send a buffer, which is yours again when this returns.
 
         Raises:
-            TypeError, BufferError: no C-contiguous buffer; nothing of it was sent.
+            TypeError, BufferError: not a C-contiguous buffer; nothing was sent.
         """
         block = data if type(data) is bytes else bytes_of(data)
         try:
@@ -61,23 +61,23 @@ class TLSTransport(_SSLProtocolTransport):
             raise
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        """Write all of them as one buffer."""
+        """Write all buffers as one."""
         self.write(b"".join(map(bytes_of, list_of_data)))
 
     async def drained(self) -> None:
-        """Return when all that was written is out.
+        """Return when everything that was written is out.
 
-        Over a transport that is not of this package, "out" is "written to that".
+        Over a transport that is not of this package, that means "written to it".
 
         Raises:
-            OSError: not all of it is out, nor will be.
+            OSError: not everything is out, or ever will be.
         """
         await self._ssl_protocol.drained()
 
     def close(self) -> None:
         """Send what was written, say goodbye to the peer, and close."""
-        # (asyncio's loses its protocol the second time, and in Python 3.10 its __del__
-        # calls this, also when the loop is no more)
+        # (asyncio's method loses its protocol at a second call, and in Python 3.10 its
+        # __del__ calls this even after the loop was closed)
         if not self._closed and not self._loop.is_closed():
             try:
                 super().close()
@@ -87,7 +87,7 @@ class TLSTransport(_SSLProtocolTransport):
 
 
 class TLSProtocol(SSLProtocol):
-    """asyncio's, which here knows when all that it had is the wire's."""
+    """asyncio's protocol, but it knows when the wire has all of its data."""
 
     _conn_lost = 0  # (asyncio's has it from Python 3.11 on)
 
@@ -104,7 +104,7 @@ class TLSProtocol(SSLProtocol):
             options["ssl_shutdown_timeout"] = shutdown
         given: tuple[Any, ...] = (protocol, context, waiter)
         super().__init__(asyncio.get_running_loop(), *given, **options)
-        self.upper.__class__ = TLSTransport  # asyncio lets nobody choose it
+        self.upper.__class__ = TLSTransport  # asyncio has no argument for the class
         self._wire: Any = None
         self._moved = Change()
         self._is_lost = False
@@ -117,7 +117,7 @@ class TLSProtocol(SSLProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._wire = transport
-        # (if it is now, it will be told when it is so no more)
+        # (if the wire is paused now, it will call `resume_writing` later)
         self._ssl_writing_paused = getattr(transport, "_protocol_paused", False)
         self._owes_resume = self._ssl_writing_paused  # to the program's protocol
         super().connection_made(transport)
@@ -127,7 +127,7 @@ class TLSProtocol(SSLProtocol):
         def _set_app_protocol(self, app_protocol: asyncio.BaseProtocol) -> None:
             super()._set_app_protocol(app_protocol)
             if isinstance(app_protocol, asyncio.BufferedProtocol):
-                # asyncio slices the buffer, and would fill a copy of a bytearray's end.
+                # asyncio slices the buffer: a bytearray's slice would be a copy.
                 get = app_protocol.get_buffer
                 self._app_protocol_get_buffer = lambda size: memoryview(get(size))
 
@@ -147,7 +147,7 @@ class TLSProtocol(SSLProtocol):
                 raise
 
         def _do_shutdown(self) -> None:
-            """Drop what the peer still sends, which OpenSSL would take for an error."""
+            """Drop what the peer still sends: to OpenSSL it would be an error."""
             theirs: Any = self  # (typeshed does not know these)
             if not theirs._eof_received:
                 with contextlib.suppress(ssl.SSLError):
@@ -164,7 +164,7 @@ class TLSProtocol(SSLProtocol):
             self._moved.happen()
 
     def interrupted(self) -> None:
-        """Something on its way to the wire may be lost, so nothing may follow it."""
+        """Abort: data on its way to the wire may be lost, so none may follow it."""
         self._unsent = Failure(aborted(WAS_ABORTED))
         self._wire.abort()
 
@@ -179,19 +179,19 @@ class TLSProtocol(SSLProtocol):
         self._moved.happen()
 
     def copy_what_waits(self) -> None:
-        """The peer negotiates anew, so what was just written has to wait."""
+        """Copy the last write, which must wait as the peer renegotiates."""
         last: Any = self._write_backlog[-1]
         is_old = type(last) is tuple  # of Python 3.10, with how much of it is encrypted
         copy: Any = (bytes(last[0]), last[1]) if is_old else bytes(last)
         self._write_backlog[-1] = copy
 
     def _waiting(self) -> int:
-        """How many bytes the wire has not got yet."""
+        """Return how many bytes the wire has not got yet."""
         outgoing: Any = getattr(self, "_outgoing", None)  # (from Python 3.11 on)
         return self._write_buffer_size + (outgoing.pending if outgoing else 0)
 
     async def drained(self) -> None:
-        """As `TLSTransport` has it."""
+        """Do what `TLSTransport.drained` does."""
         while self._waiting() and not self._is_lost:
             await self._moved.next()
         if self._unsent is not None:
@@ -206,7 +206,7 @@ class TLSProtocol(SSLProtocol):
 def for_client(
     given: Any, host: str | None, server_hostname: str | None, timeouts: Timeouts
 ) -> Secure | None:
-    """What puts TLS under a client's protocol; None if no TLS is asked for.
+    """Return what puts TLS under a client's protocol; None without TLS.
 
     Raises:
         ValueError: the arguments contradict each other.
@@ -223,10 +223,10 @@ def for_client(
 
 
 def for_server(given: Any, timeouts: Timeouts) -> Secure | None:
-    """As `for_client`, for a server.
+    """Do what `for_client` does, for a server.
 
     Raises:
-        TypeError: ``ssl`` is no context.
+        TypeError: ``ssl`` is not a context.
     """
     if given is True:
         raise TypeError("ssl argument must be an SSLContext or None")
@@ -235,7 +235,7 @@ def for_server(given: Any, timeouts: Timeouts) -> Secure | None:
 
 def _asked_for(given: Any, timeouts: Timeouts, **options: Any) -> Secure | None:
     if given:
-        context = None if given is True else given  # none is a client's usual one
+        context = None if given is True else given  # None: a client's default
         return partial(TLSProtocol, context, timeouts, **options)
     for name, seconds in zip(("handshake", "shutdown"), timeouts, strict=True):
         if seconds is not None:

@@ -327,7 +327,7 @@ async def test_something_else_than_a_frame(
 ) -> None:
     said = f"echo '{MAPPED}' >&2; printf 'YUV4MPEG2 W4 H2\\nframe\\n%012d' 0"
     async with pretend_film(said) as film:
-        with pytest.raises(FFmpegError, match="something else than a frame") as caught:
+        with pytest.raises(FFmpegError, match="something other than a frame") as caught:
             await film.receive()
         assert film.pool
         assert film.pool.stats.free == 2  # the next one's, if it comes, is the third
@@ -599,7 +599,7 @@ def test_times(time: Any, microseconds: int) -> None:
             ({"source": source}, "input arguments end with '-i' and a name")
             for source in ([], ["a.mp4"], ["-i", "a.mp4", "b.mp4"])
         ),
-        ({"size": (0, 1)}, "no pixels"),
+        ({"size": (0, 1)}, "at least 1x1"),
         ({"fps": -1}, "positive"),
         ({"slots": 0}, "slot"),
         ({"start": -1}, "start must be at least 0, not -1"),

@@ -173,7 +173,7 @@ async def test_pixels_as_integers(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"size": (0, 10)}, ValueError, "no pixels"),
+        ({"size": (0, 10)}, ValueError, "at least 1x1"),
         ({"fps": 0}, ValueError, "positive"),
         *(
             ({"fps": fps}, ValueError, f"a number or a fraction, not {fps!r}")
@@ -403,5 +403,5 @@ async def test_wrong_samples() -> None:
         await video.send_audio(np.zeros((800, 2), "i2"))
     with pytest.raises(ValueError, match="unknown sample format"):
         Audio("mp3")
-    with pytest.raises(ValueError, match="needs a rate"):
+    with pytest.raises(ValueError, match="must be at least 1"):
         Audio(channels=0)

@@ -634,7 +634,7 @@ def test_errors_of_others_are_not_ours(context: Any) -> None:
     [
         ({}, "not a NoneType"),
         ({"size": (0, 4)}, "no pixels"),
-        ({"pix_fmt": "bgra"}, "pix_fmt is 'bgra'"),
+        ({"pix_fmt": "bgra"}, "pix_fmt must be one of .*, not 'bgra'"),
         ({"size": (63, 48), "pix_fmt": "yuv420p"}, "even width and height, not 63x48"),
         ({"size": (64, 47), "pix_fmt": "nv12"}, "even width and height, not 64x47"),
         ({"depth": 0}, "depth must be at least 1"),
