@@ -54,8 +54,8 @@ def serve(
     """Serve a page that shows what is published to ``hub``, inside of its block.
 
     With a ``token``, everything that shows something needs it: as ``?token=...``, or in
-    the header ``Authorization: Bearer ...``.  ``modes`` are the ways to offer, of which
-    "h264" needs FFmpeg and "mjpeg" simplejpeg or Pillow; ``quality`` is the JPEG's.
+    the header ``Authorization: Bearer ...``.  ``modes`` are the ways to offer: "h264"
+    needs PyAV or FFmpeg, "mjpeg" simplejpeg or Pillow; ``quality`` is the JPEG's.
     Requests for a loopback name or for one of ``hosts`` are answered, others are not:
     that keeps pages away which let their own name point here.  Without ``hosts``, a
     server on other addresses also answers to any address and to this machine's name,
