@@ -3,17 +3,18 @@
 There are three, the last of them in half the size.  (For a third of the bits half the
 size was 0.4 dB better for a fractal, and 5 dB worse for a test picture.)
 
-A viewer is slow when its link does not carry its rendition: at a fall, if there was
-another `SPAN` to `WINDOW` seconds before, and less than `ENOUGH` of the stream's bytes
-has arrived between the two.  A fall is a picture that is dropped when the one before it
-was not: if the link is too slow there is one after the other.  In an outage nothing
-arrives at all, so it is waited for.  (The measured rate would not do: what a lost
-packet has held up arrives at once, as if the link were fast.)
+At a fall, if there was another `SPAN` to `WINDOW` seconds before, the bytes that have
+arrived between the two show which part of its rendition a link carries.  A fall is a
+picture that is dropped when the one before it was not: if the link is too slow there is
+one after the other.  In an outage nothing arrives at all, so it is waited for.  (The
+measured rate would not do: what a lost packet has held up arrives at once, as if the
+link were fast.)
 
 What follows from it
-    all viewers of the rendition are slow   its bitrate falls to what has arrived, down
-                                            to the next rendition's at most
-    others are not                          the viewer moves to the next rendition
+    no viewer's link carries `NEARLY` all of   its bitrate falls to what this one
+    the rendition                              carries, down to the next rendition's
+    else, and this link carries less than      the viewer moves to the next rendition
+    `ENOUGH`
 
 Back up
     Only a trial shows what a link can carry, as no more arrives than is sent.  A viewer
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 SHARES = (1.0, 1 / 3, 1 / 9)  # of the bitrate, that the renditions have at most
 HALVED = 2  # the rendition of half the size
 LEAST = 1 / 18  # share
-SPAN, WINDOW, ENOUGH = 0.7, 5.0, 2 / 3
+SPAN, WINDOW = 0.7, 5.0
+NEARLY, ENOUGH = 0.97, 2 / 3
 PATIENCE, MAX_PATIENCE, TRIAL = 10.0, 160.0, 30.0  # seconds
 RISE, ROOM = 1.25, 0.9  # of a bitrate; and of what a link carries, that is used
 
@@ -80,7 +82,7 @@ class Fit:
         self._link = link
         self._trials = Trials(link.clock)
         self._nbytes = 0  # of all pictures of the stream
-        self._slow_at = -math.inf
+        self._carried = (-math.inf, 1.0)  # when, and which part
         # A fall: when it was, and how many bytes there were then, and had arrived.
         self._fall = (-math.inf, 0, 0)
 
@@ -92,26 +94,23 @@ class Fit:
             self._trials.rise(is_last=self.number == 0)
             self.settle()
 
-    def fall(self) -> float:
-        """Pictures are dropped from here on: which part of the stream has arrived?
-
-        (Less than 1 if the viewer is slow.)
-        """
+    def fall(self) -> None:
+        """Pictures are dropped from here on."""
         now = self._link.clock()
         self._trials.fall()
         when, nbytes, arrived = self._fall
         if now - when < SPAN:
-            return 1.0
+            return
         self._fall = (now, self._nbytes, self._link.arrived)
         come, due = self._link.arrived - arrived, self._nbytes - nbytes
-        if now - when > WINDOW or not 0 < come < ENOUGH * due:
-            return 1.0
-        self._slow_at = now
-        return come / due
+        if now - when <= WINDOW and 0 < come < due:
+            self._carried = now, come / due
 
     @property
-    def is_slow(self) -> bool:
-        return self._link.clock() - self._slow_at < WINDOW
+    def carried(self) -> float:
+        """The part of the rendition that the link carries, by the last falls."""
+        when, part = self._carried
+        return part if self._link.clock() - when < WINDOW else 1.0
 
     def move_down(self) -> None:
         if self.number < self._last:
@@ -121,7 +120,7 @@ class Fit:
 
     def settle(self) -> None:
         """There are other bits now: what was noted says nothing of them."""
-        self._slow_at = -math.inf
+        self._carried = (-math.inf, 1.0)
         self._fall = (-math.inf, 0, 0)
 
 

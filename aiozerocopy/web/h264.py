@@ -34,7 +34,7 @@ from aiozerocopy.broadcast.frame_queue import FrameQueue
 from aiozerocopy.web.encoders import Task
 from aiozerocopy.web.encoding import Packet, Run
 from aiozerocopy.web.exchange import first_to_end
-from aiozerocopy.web.fit import HALVED, SHARES, Fit, Rate
+from aiozerocopy.web.fit import ENOUGH, HALVED, NEARLY, SHARES, Fit, Rate
 from aiozerocopy.web.link import LATE
 from aiozerocopy.web.pixels import H264_CONFIGURATION
 from aiozerocopy.web.planes import Planes
@@ -155,8 +155,8 @@ class PacketQueue:
 
     def _fall(self) -> None:
         """Get fewer bits, if the link is too slow for these."""
-        carried = self.fit.fall()
-        if carried == 1 or self._rendition.give_way(carried):
+        self.fit.fall()
+        if self._rendition.give_way(self.fit.carried) or self.fit.carried >= ENOUGH:
             return
         fitting = self._renditions[self.fit.number]
         if fitting is self._rendition or fitting.has_failed:
@@ -242,9 +242,10 @@ class Rendition:
         self._current.ask()
 
     def give_way(self, carried: float) -> bool:
-        """Take fewer bits if all viewers are slow, one of which gets only this part."""
+        """Take fewer bits if no viewer's link carries them: one carries this part."""
+        self._rate.fall()
         queues = tuple(self._queues)
-        if not all(queue.fit.is_slow for queue in queues):
+        if any(queue.fit.carried >= NEARLY for queue in queues):
             return False
         if not self._rate.lower(carried):
             return False

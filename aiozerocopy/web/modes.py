@@ -20,7 +20,7 @@ from aiozerocopy.broadcast.encodings import is_slow
 from aiozerocopy.web import jpeg
 from aiozerocopy.web.encoders import find_encoders
 from aiozerocopy.web.exchange import CANNOT, GOING_AWAY, as_it_is, first_to_end
-from aiozerocopy.web.fit import Fit
+from aiozerocopy.web.fit import ENOUGH, Fit
 from aiozerocopy.web.h264 import PacketQueue, renditions
 from aiozerocopy.web.pixels import raw
 from aiozerocopy.web.request import Refused
@@ -212,8 +212,10 @@ class HubFeed:
             client._hold(not self._link.takes(self._nbytes))
         elif event == "closed" or self._link.takes(self._nbytes):
             return  # (the encoder has taken a newer one)
-        elif not self._was_dropped and self._fit.fall() < 1:
-            self._fit.move_down()
+        elif not self._was_dropped:
+            self._fit.fall()
+            if self._fit.carried < ENOUGH:
+                self._fit.move_down()
         self._was_dropped = event == "dropped"
         self._fit.see(self._nbytes)
 
