@@ -69,13 +69,10 @@ class Way:
 
 
 def carry(job: Job) -> None:
-    """The process between both ends, until it is killed."""
+    """Carry packets between both ends, until the process is killed."""
     server, client = job.ends
-    shape = Shape(*job.shape)
-    ways = [
-        Way(server, client, shape),
-        Way(client, server, Shape(silence=shape.silence)),
-    ]
+    there, back = Shape(*job.link), Shape(silence=Shape(*job.link).silence)
+    ways = [Way(server, client, there), Way(client, server, back)]
     while True:
         now = time.time()
         due = min(way.pass_on(now) for way in ways)
@@ -86,14 +83,15 @@ def carry(job: Job) -> None:
 
 
 @contextlib.contextmanager
-def carrying(ends: list[int], shape: Shape) -> Iterator[None]:
-    """A block in which that process runs; it has these fds, which are closed here."""
-    command = worker(carry, ends=ends, shape=shape)
+def carried(job: Job) -> Iterator[None]:
+    """A block with the process that does so, if the job has such a link."""
+    if not job.ends:
+        yield
+        return
+    command = worker(carry, ends=job.ends, link=job.link)
     with subprocess.Popen(
-        command, pass_fds=ends, env=ENVIRONMENT, stdout=subprocess.DEVNULL
+        command, pass_fds=job.ends, env=ENVIRONMENT, stdout=subprocess.DEVNULL
     ) as process:
-        for fd in ends:
-            os.close(fd)
         try:
             yield
         finally:

@@ -1,17 +1,18 @@
 """Other ways to show pictures in a browser, each as its own examples have it.
 
 multipart JPEG   each picture is a JPEG, in one endless answer to an <img>
-WebRTC           aiortc, with its defaults: VP8, 0.5 to 1.5 Mbit/s
+WebRTC           aiortc, with its defaults: VP8 with 0.5 to 1.5 Mbit/s
 fragmented MP4   FFmpeg's, over a WebSocket, for Media Source Extensions
 
-pixelflux is not here: it takes what an X server or Wayland shows, and no pictures.
+pixelflux is not here: it shows the screen of an X server or of Wayland, not pictures.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
+import math
+from collections.abc import Awaitable, Callable
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -20,20 +21,21 @@ from bench.watching import FPS, Source, paint, start
 from bench.worker import Job
 
 IMAGE = "<img src=pictures>"
-BOUNDARY = b"--frame\r\n"
+# It follows the picture before: Chromium shows that when the next one has begun.
+HEAD = b"\r\n--frame\r\nContent-Type: image/jpeg\r\n\r\n"
 PEER = """<video autoplay muted></video><script type=module>
     const peer = new RTCPeerConnection();
     peer.addTransceiver("video", { direction: "recvonly" });
-    peer.ontrack = ({ streams }) => document.querySelector("video").srcObject = streams[0];
+    peer.ontrack = (event) =>
+        document.querySelector("video").srcObject = event.streams[0];
     await peer.setLocalDescription();
-    if (peer.iceGatheringState !== "complete")
-        await new Promise((done) => peer.onicegatheringstatechange = () =>
-            peer.iceGatheringState === "complete" && done());
-    const { sdp, type } = peer.localDescription;
-    const body = JSON.stringify({ sdp, type });
-    await peer.setRemoteDescription(await (await fetch("pictures", { method: "POST", body })).json());
+    while (peer.iceGatheringState !== "complete")
+        await new Promise((done) => peer.onicegatheringstatechange = done);
+    const body = JSON.stringify(peer.localDescription);
+    const answer = await fetch("pictures", { method: "POST", body });
+    await peer.setRemoteDescription(await answer.json());
 </script>"""
-# It goes to the newest picture as soon as it is 0.1 seconds behind.
+# It goes to the newest picture when that is 0.1 seconds ahead.
 MEDIA = """<video autoplay muted></video><script type=module>
     const video = document.querySelector("video");
     const media = new MediaSource();
@@ -42,15 +44,12 @@ MEDIA = """<video autoplay muted></video><script type=module>
     const buffer = media.addSourceBuffer('video/mp4; codecs="avc1.42c01f"');
     const pieces = [];
     const next = () => {
-        if (buffer.updating || !pieces.length) return;
-        buffer.appendBuffer(pieces.shift());
-    };
-    buffer.onupdateend = () => {
-        const { buffered } = video;
+        const { buffered, currentTime } = video;
         const end = buffered.length ? buffered.end(buffered.length - 1) : 0;
-        if (end - video.currentTime > 0.1) video.currentTime = end;
-        next();
+        if (end - currentTime > 0.1) video.currentTime = end;
+        if (!buffer.updating && pieces.length) buffer.appendBuffer(pieces.shift());
     };
+    buffer.onupdateend = next;
     const socket = new WebSocket(new URL("pictures", location.href));
     socket.binaryType = "arraybuffer";
     socket.onmessage = ({ data }) => { pieces.push(data); next(); };
@@ -59,12 +58,13 @@ MEDIA = """<video autoplay muted></video><script type=module>
 
 def bitrate(width: int, height: int) -> int:
     """That of our H.264, in bits a second."""
-    return round(8e6 * (width * height / (1920 * 1080)) ** 0.5)
+    return round(8e6 * math.sqrt(width * height / (1920 * 1080)))
 
 
-@contextlib.asynccontextmanager
-async def serving(page: str, answer: Any, method: str = "GET") -> AsyncIterator[str]:
-    """A page, and what it asks for; the page's address."""
+async def shown(
+    page: str, answer: Any, source: Source, publish: Callable[[], Awaitable[None]]
+) -> dict[str, Any]:
+    """Serve a page, and what it asks for, while the browser paints it."""
     from aiohttp import web
 
     async def index(request: web.Request) -> web.Response:
@@ -72,154 +72,106 @@ async def serving(page: str, answer: Any, method: str = "GET") -> AsyncIterator[
 
     application = web.Application()
     application.router.add_get("/", index)
-    application.router.add_route(method, "/pictures", answer)
+    application.router.add_route("*", "/pictures", answer)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    finally:
-        await runner.cleanup()
-
-
-def empty(job: Job) -> Any:
-    import numpy
-
-    return numpy.empty(job.shape, "u1")
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    browser = start(paint, url=url, script=source.job.script)
+    found = await source.watched(publish, browser=browser)
+    await runner.cleanup()
+    return found
 
 
 async def multipart_jpeg(job: Job) -> dict[str, Any]:
-    """The boundary follows each picture: Chromium shows a picture when it has come."""
     import simplejpeg
     from aiohttp import web
 
-    source, picture = Source(job), empty(job)
-    viewers: list[web.StreamResponse] = []
+    source, viewers = Source(job), list[Any]()
     encode = partial(simplejpeg.encode_jpeg, quality=80, colorsubsampling="420")
 
-    async def answer(request: web.Request) -> web.StreamResponse:
+    async def answer(request: web.Request) -> None:
         response = web.StreamResponse()
         response.content_type = "multipart/x-mixed-replace;boundary=frame"
         await response.prepare(request)
-        await response.write(BOUNDARY)
+        await response.write(HEAD)
         viewers.append(response)
         await asyncio.Event().wait()
-        return response
 
     async def publish() -> None:
-        source.draw(picture)
-        data = await asyncio.to_thread(encode, picture)
+        data = await asyncio.to_thread(encode, source.draw())
         for response in viewers:
-            head = f"Content-Type: image/jpeg\r\nContent-Length: {len(data)}\r\n\r\n"
-            await response.write(head.encode() + data + b"\r\n" + BOUNDARY)
+            await response.write(data + HEAD)
 
-    async with serving(IMAGE, answer) as url:
-        return await source.watched(
-            publish, browser=start(paint, url=url, script=job.script)
-        )
+    return await shown(IMAGE, answer, source, publish)
 
 
 async def webrtc(job: Job) -> dict[str, Any]:
-    from fractions import Fraction
-
     import aiortc
     from aiohttp import web
     from av import VideoFrame
 
-    source = Source(job)
-    pictures: asyncio.Queue[Any] = asyncio.Queue(1)
-    peers: list[aiortc.RTCPeerConnection] = []
+    source, pictures = Source(job), asyncio.Queue[VideoFrame](1)
+    peer = aiortc.RTCPeerConnection(aiortc.RTCConfiguration([]))
 
     class Track(aiortc.VideoStreamTrack):  # type: ignore[misc]
-        async def recv(self) -> VideoFrame:
+        async def recv(self) -> Any:
             return await pictures.get()
 
     async def answer(request: web.Request) -> web.Response:
-        peers.append(peer := aiortc.RTCPeerConnection(aiortc.RTCConfiguration([])))
         peer.addTrack(Track())
         offer = aiortc.RTCSessionDescription(**await request.json())
         await peer.setRemoteDescription(offer)
         await peer.setLocalDescription(await peer.createAnswer())
-        told = peer.localDescription
-        return web.json_response({"sdp": told.sdp, "type": told.type})
+        local = peer.localDescription
+        return web.json_response({"sdp": local.sdp, "type": local.type})
 
     async def publish() -> None:
-        picture = empty(job)
-        source.draw(picture)
-        frame = VideoFrame.from_ndarray(picture, format="rgb24")
+        frame = VideoFrame.from_ndarray(source.draw(), format="rgb24")
         frame.pts, frame.time_base = len(source.published), Fraction(1, FPS)
         if pictures.full():
             pictures.get_nowait()
         pictures.put_nowait(frame)
 
-    async with serving(PEER, answer, "POST") as url:
-        told = await source.watched(
-            publish, browser=start(paint, url=url, script=job.script)
-        )
-        await asyncio.gather(*(peer.close() for peer in peers))
-        return told
-
-
-def fragmented(job: Job) -> list[str]:
-    """FFmpeg's arguments; with the bitrate of our H.264 in this size."""
-    height, width, _ = job.shape
-    rate = str(bitrate(width, height))
-    return [
-        *(job.ffmpeg, "-loglevel", "error", *raw_video((width, height))),
-        *("-r", str(FPS), "-probesize", "32", "-i", "-", "-pix_fmt", "yuv420p"),
-        *("-c:v", "libx264", "-preset", "ultrafast", "-tune", "zerolatency"),
-        *(
-            "-b:v",
-            rate,
-            "-maxrate",
-            rate,
-            "-bufsize",
-            rate,
-            "-g",
-            str(FPS),
-            "-f",
-            "mp4",
-        ),
-        *("-movflags", "empty_moov+default_base_moof+frag_every_frame", "-"),
-    ]
+    found = await shown(PEER, answer, source, publish)
+    await peer.close()
+    return found
 
 
 async def fragmented_mp4(job: Job) -> dict[str, Any]:
     from aiohttp import web
 
-    source, picture = Source(job), empty(job)
-    encoders: list[asyncio.subprocess.Process] = []
+    source, encoders = Source(job), list[Any]()
+    height, width, _ = job.shape
+    rate, pipe = str(bitrate(width, height)), asyncio.subprocess.PIPE
+    command = [
+        *(job.ffmpeg, "-loglevel", "error", *raw_video((width, height))),
+        *("-r", str(FPS), "-probesize", "32", "-i", "-", "-pix_fmt", "yuv420p"),
+        *("-c:v", "libx264", "-preset", "ultrafast", "-tune", "zerolatency"),
+        *("-b:v", rate, "-maxrate", rate, "-bufsize", rate, "-g", str(FPS)),
+        *("-movflags", "empty_moov+default_base_moof+frag_every_frame"),
+        *("-f", "mp4", "-"),
+    ]
 
-    async def answer(request: web.Request) -> web.WebSocketResponse:
+    async def answer(request: web.Request) -> None:
         response = web.WebSocketResponse(compress=False)
         await response.prepare(request)
-        pipe = asyncio.subprocess.PIPE
-        command = fragmented(job)
-        encoder = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe
-        )
-        encoders.append(encoder)
-        assert encoder.stdout is not None
-        while data := await encoder.stdout.read(1 << 20):
+        start = asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+        encoders.append(encoder := await start)
+        while data := await encoder.stdout.read(1 << 20):  # type: ignore[union-attr]
             await response.send_bytes(data)
-        return response
 
     async def publish() -> None:
-        source.draw(picture)
+        picture = source.draw()
         for encoder in encoders:
-            assert encoder.stdin is not None
             encoder.stdin.write(picture.tobytes())
             await encoder.stdin.drain()
 
-    async with serving(MEDIA, answer) as url:
-        told = await source.watched(
-            publish, browser=start(paint, url=url, script=job.script)
-        )
-        for encoder in encoders:
-            encoder.kill()
-            await encoder.wait()
-        return told
+    found = await shown(MEDIA, answer, source, publish)
+    for encoder in encoders:
+        encoder.kill()
+        await encoder.wait()
+    return found
 
 
 RIVALS = {

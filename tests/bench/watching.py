@@ -15,12 +15,11 @@ import os
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from bench.far_link import back_at
+from bench.far_link import back_at, carried
 from bench.processes import ENVIRONMENT, worker
 from bench.race import WrongBytes
 from bench.worker import Job
@@ -28,6 +27,7 @@ from bench.worker import Job
 FPS, BITS, GRAIN = 30, 16, 8
 SETTLING, TRAILING = 2.0, 0.5  # seconds before and after the pictures that count
 ACKNOWLEDGE = 0.04  # seconds between a viewer's acknowledgements, as of the page
+OFF_BEAT = 1.01  # so that the display takes pictures early and late, in every run
 NEW, LATEST = 150.0, 2000.0  # ms: a new picture's age, and when it must have come
 
 # Notes each number that the page shows, when the display takes the page.
@@ -81,19 +81,25 @@ class Source:
             for wave in numpy.fromfile(job.pictures, "u1").reshape(-1, *shape)
         ]
 
-    def draw(self, picture: Any) -> None:
-        """Draw the next one there.  It counts as published when this returns."""
-        number, side = len(self.published), picture.shape[1] // BITS
-        picture[:] = self._pictures[number % len(self._pictures)]
+    def draw(self, picture: Any = None) -> Any:
+        """Draw the next one, there or anew.  It counts as published from then on."""
+        number = len(self.published)
+        plain = self._pictures[number % len(self._pictures)]
+        if picture is None:
+            picture = plain.copy()
+        else:
+            picture[:] = plain
+        side = picture.shape[1] // BITS
         for bit in range(BITS):
             picture[:side, bit * side : (bit + 1) * side] = 255 * (number >> bit & 1)
         self.published.append(time.time() * 1e3)
+        return picture
 
     async def _publish(self, publish: Callable[[], Awaitable[object]]) -> None:
         due = time.perf_counter()
         while True:
             await publish()
-            due = max(due + 1 / FPS, time.perf_counter() - 1)
+            due = max(due + OFF_BEAT / FPS, time.perf_counter() - 1)
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
 
     async def watched(
@@ -132,15 +138,15 @@ class Source:
                 ages.append((when, when - published[number]))
         if not ages:
             raise WrongBytes("no picture was seen in time")
-        every, seconds = sorted(age for _, age in ages), len(numbers) / FPS
+        every = sorted(age for _, age in ages)
+        begin, end = (published[numbers[at]] for at in (0, -1))
         figures = {
             "p50 ms": every[len(every) // 2],
             "p95 ms": every[len(every) * 95 // 100],
             "max ms": every[-1],
-            "pictures/s": len(ages) / told["viewers"] / seconds,
+            "pictures/s": 1e3 * len(ages) / told["viewers"] / (end - begin),
             "seen %": 100 * len(ages) / told["viewers"] / len(numbers),
         }
-        begin, end = (published[numbers[at]] for at in (0, -1))
         back = sorted({back_at(published[number] / 1e3) * 1e3 for number in numbers})
         silences = [
             min((when for when, age in ages if when >= at and age < NEW), default=end)
@@ -175,10 +181,21 @@ def costs(theirs: set[int]) -> tuple[float, float]:
 # ---- the processes that watch --------------------------------------------------------
 
 
-def start(function: Callable[..., Any], **told: Any) -> Awaitable[Any]:
+VIEW = {"host": "127.0.0.1", "viewers": 1, "newcomers": False, "ends": ()}
+
+
+def start(
+    function: Callable[..., Any], pass_fds: Sequence[int] = (), **told: Any
+) -> Awaitable[Any]:
     pipe = asyncio.subprocess.PIPE
-    options: Any = {"stdin": pipe, "stdout": pipe, "env": ENVIRONMENT, "limit": 1 << 26}
-    return asyncio.create_subprocess_exec(*worker(function, **told), **options)
+    return asyncio.create_subprocess_exec(
+        *worker(function, **{**VIEW, **told}),
+        pass_fds=pass_fds,
+        stdin=pipe,
+        stdout=pipe,
+        env=ENVIRONMENT,
+        limit=1 << 26,
+    )
 
 
 def say_ready() -> None:
@@ -208,7 +225,7 @@ async def view(job: Job) -> dict[str, Any]:
     waited: list[float] = []  # by each, for its first picture (ms)
 
     async def until(count: int) -> None:
-        while len(waited) < count:
+        while len(waited) < count:  # noqa: ASYNC110 - it is there soon
             await asyncio.sleep(0.002)
 
     async def newcomers() -> None:
@@ -217,14 +234,15 @@ async def view(job: Job) -> dict[str, Any]:
                 await until(len(waited) + 1)
             await asyncio.sleep(random.uniform(0.4, 0.6))
 
-    async with anyio.create_task_group() as tasks:
-        for _ in range(job.viewers):
-            tasks.start_soon(one_viewer, job, seen, waited)
-        await until(job.viewers)
-        say_ready()
-        tasks.start_soon(newcomers)
-        await asyncio.to_thread(sys.stdin.read)
-        tasks.cancel_scope.cancel()
+    with carried(job):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(job.viewers):
+                tasks.start_soon(one_viewer, job, seen, waited)
+            await until(job.viewers)
+            say_ready()
+            tasks.start_soon(newcomers)
+            await asyncio.to_thread(sys.stdin.read)
+            tasks.cancel_scope.cancel()
     return {"viewers": job.viewers, "seen": seen, "waited": waited}
 
 
@@ -245,7 +263,7 @@ async def one_viewer(job: Job, seen: list[list[float]], waited: list[float]) -> 
             await viewer.send(TextMessage(str(newest)))
             await asyncio.sleep(ACKNOWLEDGE)
 
-    async with watching(SimpleNamespace(**job.to), "/h264") as viewer:
+    async with watching(job, "/h264") as viewer:
         async with cut_short(acknowledge):
             while True:
                 header, _ = await viewer.message()
