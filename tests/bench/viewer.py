@@ -23,13 +23,13 @@ from bench.far_link import PERIOD, Shape
 from bench.processes import Lab, worker
 from bench.race import Contender, Lacking, Race, Run, Work, need
 from bench.video import ffmpeg_here, waves
-from bench.viewer_rivals import RIVALS, bitrate
+from bench.viewer_rivals import RIVALS
 from bench.watching import COUNTED, FPS, PIXELS, SETTLING, Source, paint, start, view
 from bench.worker import Job
 
 SIZES = ((640, 360), (1280, 720), (1920, 1080))
 BUFFERS = 8
-SLOW = 0.4 * bitrate(*SIZES[1]) / 8  # bytes a second
+SLOW = 0.4 * 4.4e6 / 8  # bytes a second: FFmpeg makes 4.4 Mbit/s of these pictures
 
 Field = dict[str, tuple[Callable[[Job], Any], tuple[str, ...]]]  # with what each needs
 
