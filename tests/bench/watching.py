@@ -61,7 +61,8 @@ COUNTED = """(() => {
     const { show } = numbers;
     self.seen = [];
     numbers.show = (header) => {
-        seen.push([header.sequence, performance.timeOrigin + performance.now()]);
+        if (header.sequence !== numbers.last)
+            seen.push([header.sequence, performance.timeOrigin + performance.now()]);
         show.call(numbers, header);
     };
 })()"""
@@ -271,6 +272,7 @@ async def one_viewer(job: Job, seen: list[list[float]], waited: list[float]) -> 
                     now = time.time()
                     if newest < 0:
                         waited.append((now - asked) * 1e3)
+                    if header[7] > newest:  # (a newcomer may get the same one twice)
+                        seen.append([header[7], now * 1e3])
                     newest = header[7]
-                    seen.append([newest, now * 1e3])
                     came.set()
