@@ -16,3 +16,8 @@ To add a contender: write the function that does the work (it is called with a
 `worker.Job`), name it in the list of its race, and add a `Duel` if the table should
 show it.
 """
+
+import sys
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).parents[1] / "support"))

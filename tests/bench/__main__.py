@@ -31,6 +31,7 @@ BENCHES = {
     "fanout": "one frame to many clients; and websockets, aiohttp, C",
     "transport": "asyncio's transports, one way and back; and others'",
     "relay": "a file to TCP, a pipe to a pipe; and a C loop, sendfile, copyfileobj",
+    "viewer": "a picture's age when it is painted; and aiortc, MSE, multipart JPEG",
 }
 SECONDS = 570.0  # ten minutes, less what the last race takes too long
 

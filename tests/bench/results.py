@@ -17,7 +17,7 @@ from bench.race import Duel, Result, Run
 
 RIVALS = (
     *("uvloop", "turbopipe", "av", "imageio-ffmpeg", "websockets", "aiohttp"),
-    *("distributed", "pyzmq", "aiofastnet"),
+    *("distributed", "pyzmq", "aiofastnet", "aiortc"),
 )
 BUSY = 0.5  # of the cores: more load than that before the races makes figures worse
 

@@ -7,14 +7,16 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bench import encode, ffmpeg, pipes, receive, relay, results, ring, sockets
+from bench import encode, ffmpeg, pipes, receive, relay, results, ring, sockets, viewer
 from bench.__main__ import BENCHES
 from bench.processes import Lab
 from bench.race import Lacking, Race, Work, WrongBytes
+from bench.watching import Source
 
 np = pytest.importorskip("numpy")  # whose threads begin when it is imported
 TABLE = Path(__file__).parents[2] / "docs" / "pages" / "benchmarks.json"
@@ -122,3 +124,24 @@ def test_wrong_film_is_found(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encode.Encoder, "pattern", noise)
     with pytest.raises(WrongBytes, match="a frame is off"):
         contender.run(work, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["figures", "painted$", "8 viewers", "newcomers"])
+def test_viewers_see_the_pictures(what: str, lab: Lab) -> None:
+    """In a browser, here and over a slow link; the bench is not in the table."""
+    try:
+        [race] = [one for one in viewer.races(lab, True) if re.search(what, one.title)]
+        run = race.contenders[0].run(race.work, True)
+    except Lacking as lack:
+        pytest.skip(str(lack))
+    assert run.more is not None
+    assert min(run.more.values()) > 0
+
+
+@pytest.mark.parametrize(("number", "when"), [(1, 1030.0), (2, 1070.0)])
+def test_picture_that_was_not_yet_published_is_found(number: int, when: float) -> None:
+    source: Any = SimpleNamespace(published=[1000.0, 1033.0])
+    told = {"seen": [[0, 1010.0], [number, when]], "viewers": 1}
+    with pytest.raises(WrongBytes, match="not yet published"):
+        Source._found(source, told, range(2))

@@ -1,4 +1,4 @@
-"""Two hosts, as network namespaces of their own, and a link that can be cut.
+"""Two hosts, as network namespaces of their own, and a link that can be cut or shaped.
 
 A socket belongs to the namespace that its thread was in when it was made, for good;
 what is accepted, to the listening socket's.
@@ -6,14 +6,18 @@ what is accepted, to the listening socket's.
 
 import contextlib
 import ctypes
+import fcntl
 import os
+import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 SERVER, CLIENT = "10.77.0.1", "10.77.0.2"
 _NEW_NETWORK = 0x40000000
+_TUNSETIFF = 0x400454CA
+_TUN = 0x1001  # without a header before each packet
 
 
 class Hosts:
@@ -30,15 +34,36 @@ class Hosts:
         """Take the link down; neither side is told."""
         _ip(f"-n {self._names[CLIENT]} link set wire down")
 
+    def open_tun(self, host: str) -> int:
+        """The fd of a host's end of a `tun` link; this thread is on the server then."""
+        self.go_to(host)
+        try:
+            fd = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
+            fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH", b"wire", _TUN))
+        finally:
+            self.go_to(SERVER)
+        return fd
+
     def set(self, host: str, setting: str) -> None:
         """As `sysctl -w`."""
         command = f"netns exec {self._names[host]} sysctl -qw {setting}"
         _ip(command)
 
 
+def veth(one: str, other: str) -> None:
+    """The kernel carries the packets."""
+    _ip(f"-n {one} link add wire type veth peer name wire netns {other}")
+
+
+def tun(one: str, other: str) -> None:
+    """Whoever opens both ends (`Hosts.open_tun`) carries the packets."""
+    for name in (one, other):
+        _ip(f"-n {name} tuntap add dev wire mode tun")
+
+
 @contextlib.contextmanager
-def two_hosts() -> Iterator[Hosts]:
-    """Skips where this is not permitted."""
+def two_hosts(lay: Callable[[str, str], None] = veth) -> Iterator[Hosts]:
+    """Skips where this is not permitted; ``lay`` makes the link of two namespaces."""
     names = {host: f"azc-{os.getpid()}-{host[-1]}" for host in (SERVER, CLIENT)}
     with contextlib.ExitStack() as undo:
         home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -48,7 +73,7 @@ def two_hosts() -> Iterator[Hosts]:
                 _ip(f"netns add {name}")
                 undo.callback(_ip, f"netns del {name}")
             one, other = names.values()
-            _ip(f"-n {one} link add wire type veth peer name wire netns {other}")
+            lay(one, other)
             for host, name in names.items():
                 _ip(f"-n {name} addr add {host}/24 dev wire")
                 _ip(f"-n {name} link set wire up")

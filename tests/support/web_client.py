@@ -1,7 +1,7 @@
 """A client of the web server and its applications, which may be rude.
 
-Its functions take a server: whatever has a ``port``, and a ``prefix`` if the viewer is
-mounted below one.
+Its functions take a server: whatever has a ``port``, a ``prefix`` if the viewer is
+mounted below one, and a ``host`` if it is not this one.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def upgrade(path: str, *fields: str) -> bytes:
 @asynccontextmanager
 async def connected(to: Any, trust: ssl.SSLContext | None = None) -> AsyncIterator[Any]:
     """Connect; with ``trust`` over TLS, which ends without a goodbye."""
-    async with azc.connect_tcp("127.0.0.1", to.port) as stream:
+    async with azc.connect_tcp(getattr(to, "host", "127.0.0.1"), to.port) as stream:
         if trust is None:
             yield stream
         else:
