@@ -329,6 +329,8 @@ void *azc_pool_slot(azc_id pool, int slot);
 int azc_pool_close(azc_id pool);
 /* 1 if *at was `from` and is `to` now, in one step. */
 int azc_exchange(uint64_t *at, uint64_t from, uint64_t to);
+/* What *at is, which other threads exchange: and what they had done before is seen. */
+uint64_t azc_look(const uint64_t *at);
 
 /* Its fd; negative once that is closed. */
 int azc_fd(azc_id channel);
