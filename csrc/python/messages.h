@@ -28,6 +28,7 @@ enum { AZC_SEND, AZC_PUT, AZC_WRITE };
  *     `come` how much it was.  That number, if it is the need (0: all); a memoryview, which
  *     keeps the memory as it is, if more has to come; or None if nothing has, or the memory
  *     is of another kind.
+ *     (Without the GIL, what keeps a memoryview's memory is a PickleBuffer.)
  *   unpin(views)
  *     Takes all out of a list, the last first, and releases pins and memoryviews, unless they
  *     are exported.  No signal's handler runs meanwhile; of two threads, one has each.
