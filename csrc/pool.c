@@ -61,6 +61,8 @@ int azc_exchange(uint64_t *at, uint64_t from, uint64_t to) {
     return __sync_bool_compare_and_swap(at, from, to);
 }
 
+uint64_t azc_look(const uint64_t *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+
 int azc_pool_close(azc_id id) {
     azc_pool *pool = azc__handle_lock(&azc__pools, id);
     if (!pool) return azc__handle_why(&azc__pools, id);

@@ -51,7 +51,7 @@ class _Terms(NamedTuple):
 # By key.
 _leases: dict[int, _Terms] = {}
 _numbers = itertools.count(1)
-exchange = lib.azc_exchange
+exchange, look = lib.azc_exchange, lib.azc_look
 
 
 # Instances of a subclass of int are tracked unless this is called for each.
@@ -127,26 +127,24 @@ class Slots:
 
     def free(self) -> int:
         """Return how many slots are free."""
-        return sum(map(is_over, self._keys))
+        keys = self._keys
+        return sum(is_over(look(keys + i)) for i in range(len(keys)))
 
-    def claim(self, terms: _Terms) -> int | None:
-        """Lease a free slot and return its key: the next slot in a circle, or else the
-        last one again, whose memory is still in the processor's caches."""
+    def claim(self, terms: _Terms) -> tuple[int, int] | None:
+        """Lease a free slot and return its key and number: the next slot in a circle, or
+        else the last one again, whose memory is still in the processor's caches."""
         keys, count = self._keys, len(self._keys)
         for i in range(self._next, self._next + count):
-            last = keys[i % count]
+            last = look(keys + i % count)
             if not is_over(last):
                 continue
             key = next(_numbers)
             _leases[key] = terms  # (first: `is_over` is true of keys not in it)
             if exchange(keys + i % count, last, key):
                 self._next = (i + self._in_circle) % count
-                return key
+                return key, i % count
             _leases.pop(key)  # another thread, or a signal's handler, was quicker
         return None
-
-    def index(self, key: int) -> int:
-        return list(self._keys).index(key)
 
 
 class Memory:
@@ -168,10 +166,11 @@ class Memory:
         """
         life = object()  # (held here, too, until the view holds it)
         terms = _Terms(life, partial(self._end, on_end))
-        key = self.slots.claim(terms)
-        if key is None:
+        claimed = self.slots.claim(terms)
+        if claimed is None:
             return None
-        address = self._at(self.slots.index(key))
+        key, index = claimed
+        address = self._at(index)
         if not address:
             _Lease(key)
             raise ValueError("the pool's memory was given back")

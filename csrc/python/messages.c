@@ -123,7 +123,25 @@ static PyObject *none(void) {
     return Py_None;
 }
 
-/* Returns bytes, a copy, or a memoryview that keeps the memory where it is; or NULL. */
+/* A memoryview of a memoryview is counted in what all views of that memory share, and
+ * without the GIL several threads spoil that count (CPython's issue 127716): the memory
+ * would be free too early.  A PickleBuffer counts as a pin does. */
+#ifdef Py_GIL_DISABLED
+static bool is_holder(PyObject *view) {
+    return PyMemoryView_Check(view) || PyPickleBuffer_Check(view);
+}
+
+static PyObject *hold(PyObject *memory) {
+    bool shares = PyMemoryView_Check(memory);
+    return shares ? PyPickleBuffer_FromObject(memory) : PyMemoryView_FromObject(memory);
+}
+#else
+static bool is_holder(PyObject *view) { return PyMemoryView_Check(view); }
+
+static PyObject *hold(PyObject *memory) { return PyMemoryView_FromObject(memory); }
+#endif
+
+/* Returns bytes, a copy, or an object that keeps the memory where it is; or NULL. */
 static PyObject *kept(PyObject *message, PyObject *steady) {
     if (PyBytes_CheckExact(message)) {
         Py_IncRef(message);
@@ -131,7 +149,7 @@ static PyObject *kept(PyObject *message, PyObject *steady) {
     }
     PyObject *copy = small_copy(message, steady);
     if (copy) return copy;
-    return holds_bytes(message) ? PyMemoryView_FromObject(message) : NULL;
+    return holds_bytes(message) ? hold(message) : NULL;
 }
 
 /* Releases the GIL.  The keeper of the memory is in `views` before C can queue the message.
@@ -190,8 +208,7 @@ static PyObject *send_at_once(PyObject *steady, PyObject *const *given,
 static PyObject *receive_at_once(PyObject *steady, PyObject *const *given,
                                  Py_ssize_t count) {
     (void)steady;
-    PyObject *memory =
-        count == 4 && holds_bytes(given[1]) ? PyMemoryView_FromObject(given[1]) : NULL;
+    PyObject *memory = count == 4 && holds_bytes(given[1]) ? hold(given[1]) : NULL;
     void *room;
     Py_ssize_t n = 0, need = 0, r = 0;
     if (memory && PyObject_AsWriteBuffer(memory, &room, &n) == 0 && n) {
@@ -220,7 +237,7 @@ static bool is_pin(PyObject *view) {
 static PyObject *unpin(PyObject *release, PyObject *views) {
     PyObject *view;
     for (; (view = PyObject_CallMethodObjArgs(views, pop_name, NULL)); PyErr_Clear()) {
-        if (PyMemoryView_Check(view))
+        if (is_holder(view))
             Py_DecRef(PyObject_CallMethodObjArgs(view, release_name, NULL));
         else if (is_pin(view))
             Py_DecRef(PyObject_CallFunctionObjArgs(release, view, NULL));

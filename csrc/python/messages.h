@@ -29,6 +29,7 @@ enum { AZC_SEND, AZC_PUT, AZC_WRITE };
  *     at the address `come`.  Returns the number if it is at least need (0: all); if more
  *     has to come, a memoryview, which keeps the memory where it is; or None if nothing has
  *     come, or the memory is of another kind.
+ *     (Without the GIL a PickleBuffer keeps the memory of a memoryview.)
  *   unpin(views)
  *     Takes all items out of a list, the last first, and releases pins and memoryviews that
  *     are not exported.  No signal handler runs meanwhile; of two threads each item goes to

@@ -44,10 +44,10 @@ def nothing() -> None:
 
 
 def claim(slots: Slots) -> tuple[int | None, _Terms]:
-    """The index of the slot that was claimed, and what keeps it leased."""
+    """The number of the slot that was claimed, and what keeps it leased."""
     life = object()
-    key = slots.claim(_Terms(life, nothing))
-    return None if key is None else slots.index(key), _Terms(life, nothing)
+    _, number = slots.claim(_Terms(life, nothing)) or (0, None)
+    return number, _Terms(life, nothing)
 
 
 class TestInterruptedLeases:

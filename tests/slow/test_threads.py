@@ -5,6 +5,7 @@ Each byte is checked, and each buffer is changed the moment it is the caller's a
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import os
@@ -20,7 +21,7 @@ from typing import Any
 import anyio
 import pytest
 from interruption import is_exported
-from links import fork, linux_only
+from links import begun_in_thread, fork, linux_only
 from oracle import HEADER, Checker, message, poison
 
 import aiozerocopy as azc
@@ -175,6 +176,22 @@ def play(crowd: Crowd) -> None:
     dropping.join()
     assert not crowd.failed, crowd.failed
     assert crowd.pool.stats.free == 5
+
+
+def test_a_slot_has_one_owner() -> None:
+    pool = azc.FramePool(8, slots=3)
+    end = time.monotonic() + SECONDS / 4
+
+    def own(mine: bytes) -> None:
+        while time.monotonic() < end:
+            with contextlib.suppress(anyio.WouldBlock), pool.acquire_nowait() as frame:
+                frame.view[:] = mine
+                time.sleep(0)
+                assert frame.view == mine
+
+    ends = [begun_in_thread(own, bytes(8 * [n])) for n in range(4)]
+    assert [end() for end in ends] == [None] * 4
+    assert pool.stats.free == 3
 
 
 @pytest.mark.timeout(60 + 3 * SECONDS)

@@ -12,18 +12,19 @@ from pathlib import Path
 from scripts import output
 
 ROOT = Path(__file__).parents[2]
+PYTHON = (sys.executable,)  # and what it is started by, in front
 
 _numbers = itertools.count()
 
 
-def build(folder: Path, **settings: str) -> Path:
+def build(folder: Path, python: Sequence[str] = PYTHON, **settings: str) -> Path:
     """Copy into the folder and build there, with these environment variables."""
     ignored = shutil.ignore_patterns("__pycache__", "*.so", "sim")
     for name in ("aiozerocopy", "csrc", "docs", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     for name in ("setup.py", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)
-    build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    build = [*python, "setup.py", "-q", "build_ext", "--inplace"]
     output(build, cwd=folder, env=os.environ | settings)
     return folder
 
@@ -44,14 +45,14 @@ def environment(tree: Path, **settings: str) -> dict[str, str]:
 
 
 def start_tests(
-    tree: Path, *arguments: str, program: Sequence[str] = (), **settings: str
+    tree: Path, *arguments: str, python: Sequence[str] = PYTHON, **settings: str
 ) -> subprocess.Popen[str]:
-    """Run pytest in such a tree, with these environment variables, by a program.
+    """Run pytest in such a tree, with these environment variables.
 
     It has a folder for its own temporary files, beside the tree: several at once would
     trip over each other in the common one.
     """
-    command = [*program, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command = [*python, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     own = tree.parent / f"run{next(_numbers)}"
     return subprocess.Popen(
         [*command, f"--basetemp={own}", *arguments],
