@@ -154,6 +154,7 @@ class _InProcess:
         self._task = task
         self._tell = tell
         self._context: Any = None
+        self._frame: Any = None  # with the planes; libx264 keeps a copy
         self._halve: Any = None
 
     async def open(self) -> None:
@@ -177,30 +178,44 @@ class _InProcess:
             **{"forced-idr": "1", "x264-params": "annexb=0"},
         }
         context.open()
+        size = task.planes.width, task.planes.height
+        self._frame = av.VideoFrame(*size, task.picture.form.name)
         self._context, self._halve = context, VideoReformatter()
 
     def close(self) -> None:
         """Free libx264 and its threads now, whoever has a traceback."""
-        self._context = self._halve = None
+        self._context = self._frame = self._halve = None
 
     async def encode(self, planes: Buffer, number: int, *, is_key: bool) -> None:
         for made in await self._in_thread(self._encode, planes, number, is_key):
             self._tell(made)
 
     def _encode(self, planes: Buffer, number: int, is_key: bool) -> list[Made]:
-        import av
-        import numpy
+        from av.video.frame import PictureType
 
-        shape = self._task.planes
-        array = numpy.frombuffer(planes, numpy.uint8).reshape(-1, shape.width)
-        frame: Any = av.VideoFrame.from_numpy_buffer(array, shape.form.name)
+        frame = self._frame
+        self._fill(planes)
         if self._task.is_half:
             frame = self._halve.reformat(frame, *self._task.size, interpolation="AREA")
         frame.pts = number
-        if is_key:
-            frame.pict_type = av.video.frame.PictureType.I
+        frame.pict_type = PictureType.I if is_key else PictureType.NONE
         packets = self._context.encode(frame)
         return [Made(each.pts, each.is_keyframe, bytes(each)) for each in packets]
+
+    def _fill(self, planes: Buffer) -> None:
+        """Copy them into the frame, whose memory is longer: FFmpeg reads beyond them.
+
+        (PyAV's `from_numpy_buffer` takes heights that are multiples of 4.)
+        """
+        import numpy
+
+        rest = numpy.frombuffer(planes, numpy.uint8)
+        luma, *chroma = self._frame.planes
+        for plane in (luma, *chroma):
+            rows = numpy.frombuffer(plane, numpy.uint8).reshape(plane.height, -1)
+            width = luma.width if plane is luma else luma.width // len(chroma)
+            part, rest = numpy.split(rest, [plane.height * width])
+            rows[:, :width] = part.reshape(-1, width)
 
     async def _in_thread(self, call: Callable[..., Any], *args: object) -> Any:
         try:

@@ -81,6 +81,22 @@ async def test_the_pictures_are_those_and_in_their_colours(
         assert (frame.colorspace, frame.color_range) == (1, 1)  # BT.709, limited
 
 
+@pytest.mark.parametrize("is_half", [False, True])
+@pytest.mark.parametrize("height", [2, 6, 34, 64])
+@pytest.mark.parametrize("form", ["yuv420p", "nv12"])
+async def test_planes_of_any_even_height_stay_apart(
+    encoders: Any, form: str, height: int, is_half: bool
+) -> None:
+    picture = pixels.PictureFormat(70, height, pixels.FORMATS[form])
+    planes = np.full((height * 3 // 2, 70), 90, np.uint8)
+    planes[:height] = 180
+    made = await encoded(encoders, Task(picture, 2_000_000, is_half), [planes])
+    frame = decoded(made)[0]
+    array = frame.to_ndarray(format="yuv420p").astype(int)
+    assert np.abs(array[: frame.height] - 180).max() <= 2
+    assert np.abs(array[frame.height :] - 90).max() <= 2
+
+
 async def test_key_frames_come_when_they_are_asked_for(encoders: Any) -> None:
     made = await encoded(encoders, task(), map(scene, range(30)), keys=[10, 11, 25])
     assert [each.number for each in made if each.is_key] == [-1, 0, 10, 11, 25]
