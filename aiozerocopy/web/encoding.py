@@ -179,9 +179,12 @@ class Run(MessageStream):
         """Run an encoder, until it ends or another one is needed."""
         await self.begun.wait()
         assert self.picture is not None
+        begun = task(self.picture)
         try:
-            async with encoders(task(self.picture), self._take) as self._encoder:
+            async with encoders(begun, self._take) as self._encoder:
                 self._ready.set()
+                if task(self.picture) != begun:  # (it could not be told meanwhile)
+                    self.follow(task)
                 await first_to_end(self._watch, self._repeat, self.changed.wait)
         except OSError as error:
             self.failure = str(error)

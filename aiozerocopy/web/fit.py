@@ -18,9 +18,10 @@ What follows from it
 
 Back up
     Only a trial shows what a link can carry, as no more arrives than is sent.  A viewer
-    moves up, or a bitrate rises by a quarter, after ``patience`` seconds, of which the
-    last `PATIENCE` were without a fall.  If that fails in less than `TRIAL` seconds,
-    ``patience`` is doubled, up to `MAX_PATIENCE`.  Who joins a rendition sets its
+    moves up, or a bitrate rises by a quarter, after ``patience`` seconds; for a viewer
+    the last `PATIENCE` of these must be without a fall.  If that fails in less than
+    `TRIAL` seconds, ``patience`` is doubled, up to `MAX_PATIENCE`; if not, the next
+    step comes after `TRIAL` seconds at most.  A viewer that joins a rendition sets its
     bitrate back: one slow viewer does not change what others see.
 """
 
@@ -70,7 +71,7 @@ class Trials:
     def rise(self, *, is_last: bool) -> None:
         """There are more, as many as there can be if this is the last time."""
         self._rose = self._clock()
-        self._due = math.inf if is_last else self._rose + self._patience
+        self._due = math.inf if is_last else self._rose + min(self._patience, TRIAL)
 
 
 class Fit:
@@ -131,9 +132,6 @@ class Rate:
         self._most = self.share = SHARES[number]
         self._least = (*SHARES, LEAST)[number + 1]
         self._trials = Trials(clock)
-
-    def fall(self) -> None:
-        self._trials.fall()
 
     def lower(self, carried: float) -> bool:
         """Keep to this part of the bits, if that is not too few."""

@@ -243,7 +243,6 @@ class Rendition:
 
     def give_way(self, carried: float) -> bool:
         """Take fewer bits if no viewer's link carries them: one carries this part."""
-        self._rate.fall()
         queues = tuple(self._queues)
         if any(queue.fit.carried >= NEARLY for queue in queues):
             return False

@@ -114,7 +114,7 @@ async def webrtc(job: Job) -> dict[str, Any]:
     source, pictures = Source(job), asyncio.Queue[VideoFrame](1)
     peer = aiortc.RTCPeerConnection(aiortc.RTCConfiguration([]))
 
-    class Track(aiortc.VideoStreamTrack):  # type: ignore[misc]
+    class Track(aiortc.VideoStreamTrack):  # type: ignore[misc, unused-ignore]
         async def recv(self) -> Any:
             return await pictures.get()
 

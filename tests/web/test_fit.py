@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import browser as chromium
@@ -170,6 +171,37 @@ async def test_a_viewer_alone_gets_what_its_link_carries_of_the_first(
             await until(lambda: good.newest > newest)
             assert rates[0].share == 1
             await until(lambda: len(hub.clients) == 2)  # each gets what fits
+
+
+async def test_who_comes_while_an_encoder_begins_gets_all_bits(
+    hub: Broadcast, encoders: Any
+) -> None:
+    """Though it was begun with fewer, for others."""
+    begun: list[Task] = []
+    followed = Mock(return_value=True)
+    go_on = anyio.Event()
+
+    @asynccontextmanager
+    async def slowly(task: Task, tell: Any) -> AsyncIterator[Any]:
+        begun.append(task)
+        await go_on.wait()
+        async with encoders(task, tell) as encoder:
+            encoder.follow = followed
+            yield encoder
+
+    renditions = h264.renditions(hub, slowly)
+    queues = [h264.PacketQueue(Link(), renditions)]
+    renditions[0]._rate.lower(0.5)
+    await hub.publish(noise(0))
+    await until(lambda: bool(begun))
+    queues.append(h264.PacketQueue(Link(), renditions))
+    go_on.set()
+    await until(lambda: followed.called)
+    most = h264.bitrate(320, 240)
+    assert begun[0].bitrate < most
+    followed.assert_called_once_with(most)
+    for queue in queues:
+        queue.leave()
 
 
 @with_each_encoder
