@@ -131,8 +131,8 @@ class Slots:
         return sum(is_over(look(keys + i)) for i in range(len(keys)))
 
     def claim(self, terms: _Terms) -> tuple[int, int] | None:
-        """Lease a free slot and return its key and number: the next in a circle, or else
-        the last slot again, whose memory is still in the processor's caches."""
+        """Lease a free slot and return its key and number: the next in a circle, or
+        else the last one again, whose memory is still in the processor's caches."""
         keys, count = self._keys, len(self._keys)
         for i in range(self._next, self._next + count):
             last = look(keys + i % count)
