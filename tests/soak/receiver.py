@@ -59,8 +59,8 @@ class Incoming:
 class Receiver:
     """All open streams, and the counts of all that have ended.
 
-    ``plain`` reads by system calls, into memory that all tasks share between two
-    awaits; otherwise each stream is one of ours.
+    ``plain`` reads by system calls, into memory that all tasks share, as none uses it
+    across an await; otherwise each stream is one of ours.
     """
 
     def __init__(self, *, plain: bool) -> None:
