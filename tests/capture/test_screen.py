@@ -690,7 +690,7 @@ async def test_refused_request_is_named(server: Server) -> None:
 async def test_sent_picture_is_not_what_is_on_the_screen_later(
     server: Server, painter: Painter
 ) -> None:
-    """Its slot is reused while the pipe still holds its bytes."""
+    """The picture's slot is reused while the pipe still holds its bytes."""
     async with capture.X11Screen(server.name, slots=1) as screen:
         read, write = os.pipe()
         os.set_blocking(read, False)

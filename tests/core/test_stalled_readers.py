@@ -130,7 +130,7 @@ async def test_the_loop_and_other_streams_go_on() -> None:
             assert not small.done
             assert not sending.done
             _ = stream.stats, stream.lane
-            reader.let_go()  # only this lets it go on
+            reader.let_go()  # only this releases the reader
             await until(lambda: sending.done and putting.done)
             assert small.error is sending.error is putting.error is None
             await stream.aclose()

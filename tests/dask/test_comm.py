@@ -403,7 +403,7 @@ async def test_folder_of_a_process_that_was_killed_is_removed(
 async def test_stranger_gets_little_before_the_handshake(
     said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It gets little time, too: anybody who reaches the port may be one."""
+    """A stranger gets little time, too: anybody can reach the port."""
     served: list[Any] = []
     asked: list[int] = []
 
@@ -643,5 +643,5 @@ async def _read_to_the_end(comm: Any) -> list[Any]:
 
 
 def test_goodbye_of_tls_is_shorter_than_a_message() -> None:
-    """`closed` tells them apart by this."""
+    """`closed` tells both apart by their lengths."""
     assert 31 <= GOODBYE < pack([b"\x80"])[1] + 22

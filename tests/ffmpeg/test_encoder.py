@@ -308,7 +308,7 @@ async def test_late_client(
     has_sound: bool,
     ffmpeg: str,
 ) -> None:
-    """Its bytes are a film, equal to the last part of the first client's film."""
+    """The late client's film equals the last part of the first client's film."""
     sine = ["-f", "lavfi", "-i", "sine=duration=1"] if has_sound else None
     options = {**IN_GROUPS, "audio": sine, "low_delay": low_delay, "ffmpeg": ffmpeg}
     encoder = Encoder(SIZE, format=format, **options)
@@ -341,7 +341,7 @@ def begins_later(clients: Any, early: list[bytes]) -> bool:
 
 @each_format
 async def test_slow_client(format: str, ffmpeg: str) -> None:  # noqa: A002
-    """It continues at a key frame, and its film plays; or it is ended."""
+    """The slow client continues at a key frame, and its film plays; or it is ended."""
     options = {**IN_GROUPS, "low_delay": True, "ffmpeg": ffmpeg}
     encoder = Encoder(SIZE, format=format, **options)
     quick: list[bytes] = []
@@ -452,7 +452,7 @@ async def test_client_leaves(ffmpeg: str) -> None:
 
 
 async def test_an_error_in_the_block_is_itself(ffmpeg: str) -> None:
-    """It is raised unchanged, and the clients' streams end."""
+    """The error is raised unchanged, and the clients' streams end."""
     with pytest.raises(KeyError):
         async with Encoder(SIZE, 25, ffmpeg=ffmpeg) as encoder:
             async with encoder.clients() as clients:

@@ -471,7 +471,7 @@ async def test_next_frame_comes_while_the_last_is_looked_at(tmp_path: Path) -> N
 
 
 async def test_no_frame_of_a_shared_pool_comes_ahead(tmp_path: Path) -> None:
-    """Its slot may be the one for which another Reader waits."""
+    """Another Reader may be waiting for its slot."""
     path = numbered(tmp_path / "a.mkv")
     pool = azc.FramePool((HEIGHT, WIDTH, 3), slots=2)
     async with Reader(path, pool=pool) as one, Reader(path, pool=pool) as other:

@@ -194,7 +194,7 @@ async def test_stream_that_is_watched_twice(studio: Studio) -> None:
 
 
 async def test_client_that_leaves_while_others_are_sent_to(studio: Studio) -> None:
-    """It leaves while a burst of other clients is served before it."""
+    """The client leaves while a burst of other clients is served before it."""
 
     def leave(_client: Client, event: str, sequence: int) -> None:
         if (event, sequence) == ("sent", 1):
@@ -322,7 +322,7 @@ async def test_block_with_a_deadline(studio: Studio) -> None:
 
 
 async def test_client_that_ended_keeps_no_memory(studio: Studio) -> None:
-    """Its loop may end before the loop notices the end of the frame in flight."""
+    """The client's loop may end before it notices the end of the frame in flight."""
     client = studio.viewer().client
     await studio.publish(0)
     client._end()
@@ -441,7 +441,7 @@ async def test_newcomer_between_two_encodings_gets_the_frame_once() -> None:
 
 
 class SlowEncoder:
-    """It finishes a frame when the test says so."""
+    """Finishes a frame when the test says so."""
 
     def __init__(self) -> None:
         self.begun: list[int] = []
@@ -459,7 +459,7 @@ class SlowEncoder:
 
 @pytest.mark.every_loop
 async def test_slow_encoder_delays_neither_publisher_nor_others() -> None:
-    """It encodes one frame at a time, and then the newest."""
+    """The encoder takes one frame at a time, and then the newest one."""
     encode = SlowEncoder()
     async with on_air() as studio:
         slow = [studio.viewer(encode=encode) for _ in range(2)]
@@ -482,7 +482,7 @@ async def test_slow_encoder_delays_neither_publisher_nor_others() -> None:
 
 
 async def test_slow_encoder_and_frames_that_need_those_before() -> None:
-    """After a frame was dropped, it encodes none before the next key."""
+    """After a dropped frame, the encoder takes none before the next key."""
     encode = SlowEncoder()
     async with on_air() as studio:
         viewer = studio.viewer(encode=encode)
@@ -537,7 +537,7 @@ async def test_slow_encoder_and_newcomers() -> None:
 
 @pytest.mark.every_loop
 async def test_slow_encoder_whose_clients_leave() -> None:
-    """It ends, unless a new client comes before that; no second one is started."""
+    """The encoder ends, unless a new client comes before that."""
     encode = SlowEncoder()
     async with on_air(Live()) as studio:
         gone = studio.viewer(encode=encode)
@@ -773,7 +773,7 @@ async def test_foreign_stream_is_fed_by_wait_closed(studio: Studio) -> None:
 
 
 async def test_foreign_stream_that_nobody_can_feed_is_forgotten(studio: Studio) -> None:
-    """Nothing is encoded for it, either; a signal could have ended its feeder."""
+    """Nothing is encoded for it, either, such as after a signal ended its feeder."""
     near, far = azc.socketpair()
     encoded: list[int] = []
 

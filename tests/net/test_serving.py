@@ -555,7 +555,7 @@ async def test_an_address_has_its_share(share: int | None, count: int) -> None:
 async def test_a_full_server_sees_an_address_only_so_often(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is refused at once; other addresses, and this machine's own, make room."""
+    """The address is refused at once; others, and this machine's own, make room."""
     monkeypatch.setattr(admission, "AT_ONCE", 3)
     monkeypatch.setattr(admission, "A_SECOND", 1e-6)
 

@@ -789,7 +789,7 @@ void peer_read(sim_flow *flow, size_t n) {
     lending_look(flow);
 }
 
-/* Whoever opens a pipe through /proc can read what a dead reader has left there. */
+/* A process that opens a pipe through /proc can read what a dead reader has left. */
 void peer_read_remains(sim_flow *flow) {
     flow->read += flow->level;
     flow->level = 0;

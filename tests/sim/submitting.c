@@ -651,7 +651,7 @@ static void check_receive_then(int kind, int does, const char *of) {
     end_with(&it);
 }
 
-/* There is no event, and its token means no other operation. */
+/* There is no event, and its token stands for no other operation. */
 static void check_receive_alone(void) {
     begin("azc_recv", "without a port");
     stream it = open_stream(SOCKET, AZC_IN, 0);

@@ -248,7 +248,7 @@ class World:
         assert self.stream.stats.bytes_queued <= max(QUEUE_LIMIT, largest)
 
     def check_borrowed(self) -> None:
-        """What is being sent cannot be resized, unless it is small and was copied."""
+        """A buffer in use cannot be resized; small messages are copied instead."""
         for call in self.pending:
             if not call.is_borrowed or not call.memory or call.nbytes <= COPIED:
                 continue
@@ -467,7 +467,7 @@ class Machine(RuleBasedStateMachine):
             world.wait(lambda: call.end, "a send outlives its peer")
             return call.end == "failed"
 
-        # (With TCP a packet tells us of it, which may take its time.)
+        # (With TCP a packet reports it, which may take its time.)
         world.wait(fails, "nobody hears that the peer has died")
         world.close(is_whole=False, is_there=False)
         self.begin_again()

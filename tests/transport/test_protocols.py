@@ -532,7 +532,7 @@ async def test_several_hosts_have_one_port() -> None:
 
 @both_loops
 async def test_protocol_has_a_context_of_its_own() -> None:
-    """It sees the opener's context, but the opener does not see its changes."""
+    """The protocol sees the opener's context; the opener does not see its changes."""
     var: contextvars.ContextVar[str] = contextvars.ContextVar("var")
     seen: list[tuple[str, str]] = []
 

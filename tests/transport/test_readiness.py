@@ -1,4 +1,4 @@
-"""Who reports to a transport that there is data to read, or that the socket has ended.
+"""How a transport learns that there is data to read, or that its socket has ended.
 
 uvloop stops watching a socket at its first error, so an epoll of ours waits for errors.
 """
