@@ -36,7 +36,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from inventory import open_files
-from links import BIG, open_link
+from links import BIG, open_link, turns
 from oracle import HEADER, Checker, message, poison
 
 import aiozerocopy as azc
@@ -327,11 +327,6 @@ class World:
 
     def _left(self) -> dict[str, str]:
         return {fd: file for fd, file in open_files().items() if fd not in self._fds}
-
-
-async def turns(count: int) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 # ---- which calls, in which order ----------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 import trustme
 from links import fork as fork
-from links import until
+from links import turns, until
 from transports import HOST, Recorder
 
 from aiozerocopy import transport as azt
@@ -138,8 +138,7 @@ class World:
         ours, mine = os.pipe()
         os.write(mine, b"mine")
         os.dup2(ours, self.busy.transport._fd)  # this fd is closed in a child
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await turns(10)
         assert os.read(ours, 9) == b"mine"
 
     def drop(self) -> None:

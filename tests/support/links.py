@@ -407,6 +407,12 @@ async def until(condition: Callable[[], object]) -> None:
         await anyio.lowlevel.checkpoint()
 
 
+async def turns(count: int = 5) -> None:
+    """Let a loop of asyncio make the calls that are due, this many times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 async def begun(stream: SendStream, messages: int = 1) -> None:
     """Return once a first byte is out and this many messages are queued."""
 

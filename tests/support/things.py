@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import trustme
 from ffmpegs import FOUND
-from links import BIG, begun, cut_short, until
+from links import BIG, begun, cut_short, turns, until
 from rings import opened
 from xserver import x_server
 
@@ -290,11 +290,6 @@ async def rpc(folder: Path) -> AsyncIterator[Any]:
 
 
 # ---- transports: the loop keeps them until they are closed, or the peer leaves ------
-
-
-async def turns() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 @scene("SocketTransport")

@@ -28,7 +28,7 @@ from interruption import (
     open_fds,
     run_on,
 )
-from links import BIG, linux_only, until
+from links import BIG, linux_only, turns, until
 from oracle import HEADER, Checker, message, poison
 from transports import Filler, Recorder
 
@@ -168,12 +168,6 @@ class Scene:
         self.transport.pause_reading()
         await asyncio.sleep(0)
         self.transport.resume_reading()
-
-
-async def turns() -> None:
-    """Let the loop make all calls that are due."""
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 class Receiving(Scene):
