@@ -1,4 +1,4 @@
-"""What every test gets: three event loops, and a look at what it left behind."""
+"""For every test: three event loops, and a check of what it left behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from inventory import FDS, Inventory, held
 from aiozerocopy._core import borrows, memory, pins, waiter
 
 if TYPE_CHECKING:
-    from links import Link  # (its asserts are to be rewritten)
+    from links import Link  # (after the rewriting of its asserts is registered)
 
 pytest.register_assert_rewrite("endings", "links", "loans", "oracle", "scripts")
 
@@ -31,33 +31,33 @@ LOOPS = {
     "uvloop": ("asyncio", {"use_uvloop": True}),
     "trio": ("trio", {}),
 }
-PATIENCE = 10.0  # seconds for a thread that is just ending, and its like
+PATIENCE = 10.0  # seconds for a thread that is just ending, and the like
 STACKS = pytest.StashKey[int]()
-# Raised numbers take longer: by how much the time that each test has is multiplied.
+# Larger numbers of examples take longer: this multiplies the time of each test.
 MORE_TIME = float(os.environ.get("AZC_PATIENCE", "1"))
 SLOW = f"{Path(__file__).parent}/slow/"
 IMPLY_SLOW = ("builds", "quiet")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[STACKS] = stacks = os.dup(2)  # nothing is captured yet
+    config.stash[STACKS] = stacks = os.dup(2)  # output is not captured yet
     faulthandler.enable(stacks)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        # Started in the background; but the programs that we start must hear Ctrl-C.
+        # Tests run in the background, but their programs must hear Ctrl-C.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name in ("COLUMNS", "LINES"):  # of the terminal that tests run in, if at all
+    for name in ("COLUMNS", "LINES"):  # from the terminal of the test run
         os.environ.pop(name, None)
     sabotage.apply(os.environ.get(sabotage.VARIABLE, ""))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Everything in slow/ is slow, and so is what builds or needs a quiet machine."""
+    """Tests in slow/ are slow, and so are those that build or need a quiet machine."""
     if str(item.path).startswith(SLOW) or any(map(item.get_closest_marker, IMPLY_SLOW)):
         item.add_marker(pytest.mark.slow)
 
 
 def seconds_for(item: pytest.Item) -> float:
-    """The time that a test has: more on a machine with more to do than processors."""
+    """Return a test's time: more on a machine with more work than processors."""
     mark = item.get_closest_marker("timeout")
     seconds = float(mark.args[0] if mark else item.config.getini("timeout"))
     return seconds * MORE_TIME * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
@@ -67,8 +67,8 @@ def seconds_for(item: pytest.Item) -> float:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """End the process, with every thread's stack, if a test outlives its time by far.
 
-    At the end of its time a test is interrupted by an exception; but what cleans up
-    after it may then wait for ever.  The process is a worker (`-n`): the test has
+    At the end of its time a test is interrupted by an exception, after which its
+    clean-up may still wait for ever.  The process is a worker (`-n`): the test has
     failed, and another worker goes on with the next.
     """
     seconds = seconds_for(item)
@@ -88,7 +88,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if (
         "anyio_backend" in metafunc.fixturenames
         and "anyio_backend" not in named
-        and not hasattr(metafunc.module, "anyio_backend")  # its own choice of loops
+        and not hasattr(metafunc.module, "anyio_backend")  # the module's own choice
     ):
         every = metafunc.definition.get_closest_marker("every_loop")
         loops = LOOPS if every else ["asyncio"]
@@ -108,7 +108,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Iterator[Link]:
-    """A pipe, for what does not depend on the kind of link."""
+    """A pipe, for tests of any kind of link."""
     from links import open_link
 
     with open_link("pipe", tmp_path) as opened:
@@ -117,7 +117,7 @@ def pipe(tmp_path: Path) -> Iterator[Link]:
 
 @pytest.fixture
 def deadly_sigpipe() -> Iterator[None]:
-    """Let SIGPIPE end the process, as where Python has not turned it off."""
+    """Let SIGPIPE end the process, as if Python had not disabled it."""
     before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     yield
     assert not signal.sigpending()
@@ -127,7 +127,7 @@ def deadly_sigpipe() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Of a server here, by name or address, and of a client that trusts it."""
+    """TLS contexts of a local server, by name or address, and of a trusting client."""
     trustme = pytest.importorskip("trustme")
     authority = trustme.CA()
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -139,13 +139,13 @@ def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 @pytest.fixture(scope="session", autouse=True)
 def warm_loops() -> None:
-    """Run each loop once, and exempt all that exists by then from collections.
+    """Run each loop once, and exempt all present objects from collections.
 
-    What a loop opens once a process is no leak, and a collection takes microseconds
-    where it took 40 ms.
+    What a loop opens once for the process is no leak.  Collections then take
+    microseconds instead of 40 ms.
     """
 
-    async def look_up() -> None:  # for which uvloop keeps threads
+    async def look_up() -> None:  # uvloop keeps threads for this
         await anyio.getaddrinfo("localhost", 1)
 
     for backend, options in LOOPS.values():
@@ -161,11 +161,11 @@ def warm_loops() -> None:
 
 
 class Pins:
-    """Every buffer that the package has borrowed and not given back."""
+    """All buffers that the package has borrowed and not given back."""
 
     def __init__(self, borrow: Any) -> None:
         self._borrow = borrow
-        self._views: dict[int, weakref.ref[Any]] = {}  # as many as are alive
+        self._views: dict[int, weakref.ref[Any]] = {}  # only those alive
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         view = self._borrow(*args, **options)
@@ -184,7 +184,7 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Compare fds, threads, children, borrowed buffers and open streams."""
     pinned = Pins(pins._from_buffer)
     monkeypatch.setattr(pins, "_from_buffer", pinned)
-    if not FDS.exists():  # not Linux: there is nothing to look at
+    if not FDS.exists():  # not Linux: there is nothing to compare
         yield
         return
     before = Inventory.take()
@@ -196,7 +196,7 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             pytest.fail("left behind: " + "; ".join(leaked))
         time.sleep(0.001)
     figures.count("looks for leaks", 1)
-    gc.freeze()  # what pytest keeps need not be looked at again
+    gc.freeze()  # exempt what pytest keeps
 
 
 def _leaks(before: Inventory, pinned: Pins, known: set[Any]) -> list[str]:

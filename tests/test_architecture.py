@@ -1,9 +1,9 @@
-"""The map in CONTRIBUTING.md is true: imports and includes go one way, down the map.
+"""The map in CONTRIBUTING.md is right: imports and includes go only down the map.
 
-    python test_architecture.py     prints the map as it should be, in the order it has
+    python test_architecture.py     prints the right map, in the present order
 
-Inside a room the list in the docstring of its ``__init__`` is the map: a module imports
-those above it.  Optional packages are imported only where they are used.
+Inside of a room, the list in the docstring of its ``__init__`` is the map: a module
+imports only those above it.  Optional packages are imported where they are used.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OPTIONAL = {
     *("imageio_ffmpeg", "moderngl", "numpy", "rich", "sniffio", "starlette", "trio"),
     *("turbopipe", "uvloop", "websockets", "wsproto"),
 }
-# The modules that are about one of them.
+# Modules that exist for an optional package.
 MAY_IMPORT = {
     "commands.demo": OPTIONAL,
     "compat": OPTIONAL,
@@ -54,11 +54,11 @@ MAY_IMPORT = {
     "web.on_aiohttp": {"aiohttp"},
 }
 
-# ---- what a Python file imports ----------------------------------------------------
+# ---- the imports of a Python file --------------------------------------------------
 
 
 def module_name(path: Path) -> str:
-    """The dotted name below the package: "streams", "web.server", "" for it."""
+    """Return the dotted name below the package: "streams", "web.server", "" for it."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(part for part in parts if part != "__init__")
 
@@ -71,7 +71,7 @@ def is_type_checking(node: ast.AST) -> TypeIs[ast.If]:
 
 
 def running(node: ast.AST, inside_functions: bool) -> Iterator[ast.AST]:
-    """This node and all below it; what is there for mypy alone is left out."""
+    """Yield this node and all below it, without those for mypy only."""
     yield node
     children: Iterable[ast.AST] = ast.iter_child_nodes(node)
     if is_type_checking(node):
@@ -86,7 +86,7 @@ def running(node: ast.AST, inside_functions: bool) -> Iterator[ast.AST]:
 def imports(
     source: str, path: Path, *, inside_functions: bool = True, types: bool = False
 ) -> set[str]:
-    """Absolute names of all that is imported: modules, and names from modules."""
+    """Return the absolute names of all imports: modules, and names from modules."""
     package = ".".join(["aiozerocopy", *path.relative_to(PACKAGE).parent.parts])
     tree = ast.parse(source)
     found: set[str] = set()
@@ -101,7 +101,7 @@ def imports(
 
 
 def module_of(name: str) -> str:
-    """The module of ours that an absolute name is in; "" is the package itself."""
+    """Return our module that has this absolute name; "" is the package itself."""
     below = name.partition(".")[2]
     while below not in NAMES and below != "_azc":
         below = below.rpartition(".")[0]
@@ -110,14 +110,14 @@ def module_of(name: str) -> str:
 
 @cache
 def ours(path: Path) -> set[str]:
-    """The modules of ours that the one at path names, also for types alone."""
+    """Return our modules that the one at path imports, even if only for types."""
     found = imports(path.read_text(), path, types=True)
     return {
         module_of(name) for name in found if name.partition(".")[0] == "aiozerocopy"
     } - {module_name(path)}
 
 
-# What is imported while this runs, and not by a function in it.
+# For some sources, the imports that happen at once, outside of functions.
 IMPORTS = {
     "from ._core.pins import pin": {"aiozerocopy._core.pins.pin"},
     "try:\n import trio\nexcept ImportError:\n def f():\n  import uvloop": {"trio"},
@@ -138,13 +138,13 @@ def path_of(room: str) -> Path:
 
 
 def first_sentence(text: str) -> str:
-    """The first line of a file's head, to the end of its sentence."""
+    """Return the first sentence of a file's head, if it ends in the first paragraph."""
     words = " ".join(text.partition("\n\n")[0].split())
     return re.split(r"(?<=[.;])\s", words)[0].rstrip(".;:,").replace("|", "\\|")
 
 
 def rows(heading: str) -> list[list[str]]:
-    """The rows of the table in the map that begins so: each the texts of its cells."""
+    """Return the cells of each row of the map's table with this heading."""
     text = CONTRIBUTING.read_text(encoding="utf-8")
     _, _, table = text.partition(f"| {heading} |")
     lines = table.partition("\n\n")[0].splitlines()[2:]
@@ -157,7 +157,7 @@ def ticked(names: Iterable[str]) -> str:
 
 @cache
 def rooms() -> list[str]:
-    """From the ground up; "" is the package itself, with the public names."""
+    """Return the rooms in the map's order; "" is the package, with the public names."""
     names = [
         re.findall(r"`([^`/]*)/?`", row[0])[0].removesuffix(".py")
         for row in rows("room")
@@ -166,7 +166,7 @@ def rooms() -> list[str]:
 
 
 def row_of(room: str) -> str:
-    """The room's row as it should be."""
+    """Return the right row for the room."""
     inside = [path for name, path in NAMES.items() if room_of(name) == room]
     used = {room_of(name) for path in inside for name in ours(path)} - {room, "_azc"}
     order = rooms()
@@ -191,7 +191,7 @@ def head_of(room: str) -> str:
 
 
 def listed(room: str) -> list[str]:
-    """The modules in the docstring of a room, if it says that they stand in order."""
+    """Return the modules in a room's docstring, if it says that they are in order."""
     head, _, order = head_of(room).partition(
         "imports those before it, never those after:"
     )
@@ -210,7 +210,7 @@ def circle_in(graph: dict[str, Any]) -> list[str]:
 
 
 def wrong_in(room: str, rooms_below: list[str]) -> Iterator[str]:
-    """The imports of a room that go up the map, or up its own list."""
+    """Find imports of a room that go up the map, or up the room's own list."""
     inside = {name for name in NAMES if room_of(name) == room and name != room}
     graph = {name: ours(NAMES[name]) & inside for name in inside}
     order = [f"{room}.{name}" for name in listed(room)]
@@ -238,7 +238,7 @@ def test_imports_go_one_way() -> None:
 
 
 def wrong_imports(name: str, path: Path) -> Iterator[str]:
-    """What this module may not import: cffi, C, or an optional package at once."""
+    """Find imports of cffi, of C, or of an optional package at once."""
     found = imports(path.read_text(), path)
     parts = {part for full in found for part in full.split(".")[:2]}
     if name != "_core.binding" and parts & {"_azc", "cffi", "_cffi_backend"}:
@@ -271,13 +271,13 @@ def test_c_and_optional_packages_are_imported_where_they_are_used() -> None:
     assert not culprits, "\n".join(culprits)
 
 
-# ---- what is kept of a failure -----------------------------------------------------
+# ---- kept failures -----------------------------------------------------------------
 
-# An exception that is kept has its traceback, and by that the frames that it went
-# through, with their slots and buffers.  So what fails again keeps a `Failure`, and a
-# variable that has an exception beyond its handler is deleted at the end.
+# A kept exception keeps its traceback, and so the frames that it passed, with their
+# slots and buffers.  So an error that is raised again is kept as a `Failure`, and a
+# variable that has an exception after its handler is deleted at the end.
 
-# Where one is kept nevertheless, and why.
+# Modules that may keep an exception, and why.
 MAY_KEEP: dict[str, str] = {"commands.ending": "its program ends"}
 
 EXCEPTION = re.compile(r"\b(\w*(Error|Exception)|Stream(Broken|Closed)|ScreenLost)\b")
@@ -291,7 +291,7 @@ def is_exception(annotation: ast.expr | None) -> bool:
 
 
 def keeps(node: ast.AST | None, names: set[str]) -> bool:
-    """Does this value have one of these names in it, as it is?"""
+    """Whether this value is one of these names, or contains one directly."""
     if isinstance(node, ast.Name):
         return node.id in names
     if isinstance(node, ast.BoolOp | ast.IfExp | ast.Tuple | ast.List | ast.Dict):
@@ -300,7 +300,7 @@ def keeps(node: ast.AST | None, names: set[str]) -> bool:
 
 
 def kept(node: ast.AST, names: set[str], deleted: set[str]) -> Iterator[int]:
-    """Lines that keep an exception of these names, or raise one that was kept."""
+    """Yield lines that keep an exception of these names, or raise a kept one."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         names = {each.arg for each in every if is_exception(each.annotation)}
@@ -332,7 +332,7 @@ def kept(node: ast.AST, names: set[str], deleted: set[str]) -> Iterator[int]:
         yield from kept(child, names, deleted)
 
 
-# Lines of these that keep one.
+# Sources, and their lines that keep an exception.
 KEEPING: dict[str, list[int]] = {
     "try: f()\nexcept OSError as e:\n self.e = e": [3],
     "try: f()\nexcept OSError as e:\n last = a or e": [3],
@@ -366,7 +366,7 @@ def test_no_exception_is_kept() -> None:
 
 # ---- the C helper ------------------------------------------------------------------
 
-# The only files that call the system; azc_ring.h is used without the helper, too.
+# Only these call the system; azc_ring.h is also used without the helper.
 SYSTEM = {"sys", "azc_ring"}
 # Headers without calls: names, numbers and memory.
 PLAIN = {
@@ -383,7 +383,7 @@ C_FILES = sorted([*CSRC.glob("*.c"), *CSRC.glob("*.h")])
 
 
 def includes(path: Path) -> tuple[set[str], set[str]]:
-    """Our headers, by their names, and the system's."""
+    """Return the names of our headers and of the system's."""
     text = path.read_text()
     own = set(re.findall(r'^ *# *include "([^"]+)\.h"', text, re.MULTILINE))
     system = set(re.findall(r"^ *# *include <([^>]+)>", text, re.MULTILINE))
@@ -391,12 +391,12 @@ def includes(path: Path) -> tuple[set[str], set[str]]:
 
 
 def code(path: Path) -> str:
-    """Without comments."""
+    """Return the file without comments."""
     return re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
 
 
 def c_rows() -> list[list[str]]:
-    """The C files from the ground up: a header, its file, or both in one row."""
+    """Return the C files in the map's order: a header, its file, or both in a row."""
     return [re.findall(r"`(\w+\.[ch])`", row[0]) for row in rows("C files")]
 
 
@@ -427,7 +427,7 @@ def test_map_is_true() -> None:
 
 
 def symbols(file: Path) -> tuple[set[str], set[str]]:
-    """Of an object file: what it defines, and what it needs of others."""
+    """Return what an object file defines, and what it needs from others."""
     command = ["nm", "--extern-only", "--format=posix", str(file)]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     kinds = [line.split()[:2] for line in lines.splitlines()]
@@ -436,13 +436,13 @@ def symbols(file: Path) -> tuple[set[str], set[str]]:
 
 
 def offered(name: str) -> set[str]:
-    """What a header declares: functions, types, macros, and members of enums."""
+    """Return a header's declarations: functions, types, macros and enums' members."""
     words = re.findall(r"\b(azc__?\w+|[A-Z][A-Z_0-9]{3,})\b", code(CSRC / f"{name}.h"))
     return {*words, f"azc_{name}"}
 
 
 def wrong_in_c(path: Path, above: set[str]) -> Iterator[str]:
-    """What this file includes from below or for nothing, and calls of the system."""
+    """Find includes from below or without use, and calls of the system."""
     own, system = includes(path)
     yield from (f"{path.name} includes {other}.h" for other in own - above)
     if path.suffix == ".c":
@@ -455,7 +455,7 @@ def wrong_in_c(path: Path, above: set[str]) -> Iterator[str]:
 
 
 def test_c_files_go_one_way_and_only_sys_calls_the_system(tmp_path: Path) -> None:
-    """No file calls one that calls it, not by way of others either."""
+    """No file calls one that calls it, even by way of others."""
     culprits: list[str] = []
     above: set[str] = set()
     for row in c_rows():

@@ -1,11 +1,11 @@
-"""README and docs/pages: their programs run, and their links lead somewhere.
+"""README and docs/pages: their programs run, and their links work.
 
-A fence of ``python`` is a program of its own, in which ``await`` may stand anywhere.
-A comment right before it may say more:
+A fence of ``python`` is a program, in which ``await`` may stand anywhere.  A comment
+right before it may be one of these:
 
-``<!-- before: ... -->``     code that the reader can do without
-``<!-- after: ... -->``      the same, right behind the fence
-``<!-- until Ctrl-C -->``    it says something, runs for ever, and ends by Ctrl-C
+``<!-- before: ... -->``     code before it that the reader does not need to see
+``<!-- after: ... -->``      such code, right after the fence
+``<!-- until Ctrl-C -->``    it prints something, and runs until Ctrl-C
 ``<!-- not run: why -->``    at most `NOT_RUN` of them
 """
 
@@ -32,7 +32,7 @@ README = ROOT / "README.md"
 FOLDER = ROOT / "docs" / "pages"
 PAGES = [README, *sorted(FOLDER.rglob("*.md"))]
 NOT_RUN = 5
-# What some programs use.
+# Packages that some programs need.
 EXTRAS = (
     *("aiohttp", "distributed", "fastapi", "moderngl", "numpy", "trustme", "wsproto"),
 )
@@ -65,7 +65,7 @@ if coroutine is not None:
 
 @dataclass(frozen=True)
 class Program:
-    """One block of a page."""
+    """A program on a page."""
 
     page: Path
     line: int
@@ -75,7 +75,7 @@ class Program:
 
     @property
     def source(self) -> str:
-        """All that is run, from the first line on."""
+        """All code that is run, from the first line on."""
         kind, _, before = self.note.partition(":")
         parts = [before if kind == "before" else "", self.text, self.after]
         return "\n".join(textwrap.dedent(part.strip("\n")) for part in parts)
@@ -113,7 +113,7 @@ def test_program(program: Program, tmp_path: Path) -> None:
         cwd=tmp_path,
         env=environment(
             DASK_TEMPORARY_DIRECTORY=str(tmp_path),
-            # At a cluster's end, Dask may tell of a connection that it has closed.
+            # At a cluster's end, Dask may report a connection that it has closed.
             DASK_LOGGING__DISTRIBUTED="warning",
         ),
         stdout=subprocess.PIPE,
@@ -131,7 +131,7 @@ def test_program(program: Program, tmp_path: Path) -> None:
 
 
 def not_installed_by_readme() -> list[str]:
-    """Packages of extras that its first command does not install."""
+    """Return packages of extras that README's first command does not install."""
     asked = re.search(r"^pip install '\.\[(.*)\]'$", README.read_text(), re.MULTILINE)
     assert asked is not None
     installed = {
@@ -145,14 +145,14 @@ def not_installed_by_readme() -> list[str]:
 
 
 def interrupt(process: subprocess.Popen[str]) -> None:
-    """It says something and goes on, and Ctrl-C is what ends it."""
+    """The program prints something and goes on, until Ctrl-C ends it."""
     assert process.stdout is not None
     said = process.stdout.readline()
     time.sleep(A_WHILE)
     assert (said != "", process.poll()) == (True, None)
     process.send_signal(signal.SIGINT)
     _, complained = process.communicate(timeout=PATIENCE)
-    # (before 3.11 anyio.run makes a CancelledError of it)
+    # (before 3.11, anyio.run raises a CancelledError instead)
     assert complained.rstrip().endswith(("KeyboardInterrupt", "CancelledError"))
 
 
@@ -183,7 +183,7 @@ SHELL = re.compile(r"^```console\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def commands(program: str) -> set[tuple[str, str]]:
-    """The first word and all options of each use of a program."""
+    """Return the first word and all options of each use of a program."""
     return {
         (words[1], word.partition("=")[0])
         for page in PAGES
@@ -223,7 +223,7 @@ HEADING = re.compile(r"^#+ (?P<text>.+)$", re.MULTILINE)
 
 
 def anchors(page: Path) -> set[str]:
-    """How the headings of a page are named in a link."""
+    """Return the names of a page's headings, as links use them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     headings = (match["text"].lower() for match in HEADING.finditer(text))
     return {

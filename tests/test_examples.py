@@ -1,4 +1,4 @@
-"""Every program in examples/ does in a few seconds what it says."""
+"""Every program in examples/ runs, and does in a few seconds what it says."""
 
 import contextlib
 import functools
@@ -24,18 +24,18 @@ from xserver import x_server
 
 from aiozerocopy.ffmpeg import Reader, find_ffmpeg
 
-pytest.importorskip("numpy")  # its threads are there before each test
+pytest.importorskip("numpy")  # its threads exist before each test
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-# These two need each other: tests/net/test_client.py has both.
+# These two need each other: tests/net/test_client.py runs both.
 TOGETHER = {"serve_frames", "view_frames"}
 PROGRAMS = sorted(path for path in EXAMPLES.glob("*.py") if path.stem not in TOGETHER)
 
 
 class Example(NamedTuple):
-    """What makes it end soon, what it needs and says, and the frames in its film."""
+    """Arguments for a quick end, needs, output, and the frames in its film."""
 
-    arguments: str = ""  # {folder} is an empty one, where it also runs
+    arguments: str = ""  # {folder} is an empty folder, in which it also runs
     needs: str = ""
     says: str = ""
     frames: int = 0
@@ -80,7 +80,7 @@ QUICK = ("numpy_to_ffmpeg", "live_stream", "serve_frames", "web_viewer")
 def run(
     path: Path, folder: Path, *arguments: str, seconds: float = 18, **settings: str
 ) -> str:
-    """What an example says that must end well and complain about nothing."""
+    """Run an example that must exit with 0 and an empty stderr; return its output."""
     command = [sys.executable, "-W", "error", path, *arguments]
     done = ran(command, cwd=folder, env=environment(**settings), timeout=seconds)
     assert (done.returncode, done.stderr) == (0, "")
@@ -88,7 +88,7 @@ def run(
 
 
 async def frames_in(film: Path, *, is_ours: bool = False) -> int:
-    """How many; one of our own pictures must tell what its colours are."""
+    """Count a film's frames; if it is ours, its colours must be tagged."""
     async with Reader(film, "gray", size=(16, 16), copy=True) as video:
         if is_ours:
             assert re.search(r"Input #0(.|\n)* yuv420p\(tv, bt709[,)]", video.log)
@@ -97,7 +97,7 @@ async def frames_in(film: Path, *, is_ours: bool = False) -> int:
 
 @pytest.fixture(scope="module")
 def display() -> Iterator[str]:
-    """Of an X server; where there is none, a name that leads nowhere."""
+    """The display of an X server; where there is none, a wrong name."""
     if shutil.which("Xvfb") is None:
         yield ""
         return
@@ -117,7 +117,7 @@ def test_example(path: Path, display: str, tmp_path: Path) -> None:
     name = path.stem
     if name == "screen_recorder" and not display:
         pytest.skip("needs Xvfb")
-    assert path.read_text().startswith('"""')  # it says what it is
+    assert path.read_text().startswith('"""')  # it has a docstring
     example = TABLE.get(name, Example())
     for needed in example.needs.split():
         pytest.importorskip(needed)
@@ -127,13 +127,13 @@ def test_example(path: Path, display: str, tmp_path: Path) -> None:
     assert example.says in run(path, tmp_path, *arguments)
     if example.frames:
         [film] = tmp_path.glob("film.*")
-        is_ours = name != "stream_server"  # which shows FFmpeg's test picture
+        is_ours = name != "stream_server"  # stream_server shows FFmpeg's test picture
         count = functools.partial(frames_in, film, is_ours=is_ours)
         assert anyio.run(count) == example.frames
 
 
 def is_listening(port: int) -> bool:
-    """Asked of the kernel: who connects to look is the one that is served."""
+    """Ask the kernel, as the example serves only one connection."""
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     return any(
         line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"
@@ -143,7 +143,7 @@ def is_listening(port: int) -> bool:
 
 @contextmanager
 def started(name: str, *arguments: str) -> Iterator[tuple[Any, str]]:
-    """An example that listens, and its address; killed if it has not ended."""
+    """An example that listens, and its address; it is killed if it has not ended."""
     for needed in TABLE[name].needs.split():
         pytest.importorskip(needed)
     port = free_port()
@@ -167,7 +167,7 @@ def started(name: str, *arguments: str) -> Iterator[tuple[Any, str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["live_film_aiohttp", "live_film_fastapi"])
 def test_live_film_in_a_browser(name: str, tmp_path: Path) -> None:
-    """What two viewers get plays, and ends with the film."""
+    """The films of both viewers play, and end with the example."""
     with started(name, "--seconds", "2") as (server, address):
         film = f"{address}/film.mp4"
         viewers = [urllib.request.urlopen(film, timeout=15) for _ in range(2)]
@@ -181,12 +181,12 @@ def test_live_film_in_a_browser(name: str, tmp_path: Path) -> None:
 
 @contextmanager
 def serving(name: str) -> Iterator[str]:
-    """The address of an example that listens, and goes on until Ctrl-C."""
+    """The address of an example that listens until Ctrl-C."""
     with started(name) as (server, address):
         yield address
         server.send_signal(signal.SIGINT)
         _, complained = server.communicate(timeout=10)
-    # (before 3.11 anyio.run makes a CancelledError of Ctrl-C)
+    # (before 3.11, anyio.run raises a CancelledError instead)
     if sys.version_info >= (3, 11) or not complained.endswith("CancelledError\n"):
         assert complained == ""
 
@@ -215,7 +215,7 @@ def test_fastapi_viewer_is_controlled() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def test_stream_server_shows_what_it_files(tmp_path: Path) -> None:
-    """Who leaves and who is stuck harm nobody."""
+    """Viewers that leave or are stuck do not harm the others."""
     pytest.importorskip("h11")
     film = tmp_path / "film.ts"
     arguments = ("stream_server", "--seconds", "2", "--file", str(film))
@@ -227,7 +227,7 @@ def test_stream_server_shows_what_it_files(tmp_path: Path) -> None:
         stuck.close()
         said, complained = server.communicate(timeout=10)
     assert (complained, server.returncode) == ("", 0)
-    assert said.count(" bytes, end") >= 3  # two viewers' and the film's
+    assert said.count(" bytes, end") >= 3  # of two viewers, and of the film
     whole = film.read_bytes()
     for one in seen:
         assert len(one) > 188
@@ -235,7 +235,7 @@ def test_stream_server_shows_what_it_files(tmp_path: Path) -> None:
         assert whole.endswith(one)
 
 
-# What a viewer asks each server for: of a page's, a WebSocket.
+# The request of a viewer for each server: for pages, a WebSocket.
 WATCHED = {
     "web_viewer": "/raw",
     "aiohttp_frames": "/frames",
@@ -255,7 +255,7 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WATCHED)
 def test_viewers_leave_and_sigterm_ends_it(name: str) -> None:
-    """Neither is an error, the others see on, and no child stays."""
+    """Neither is an error; other viewers continue, and no child remains."""
     with started(name) as (server, address), contextlib.ExitStack() as viewers:
         host, port = address.removeprefix("http://").split(":")
         asks = f"GET {WATCHED[name]} HTTP/1.1\r\nHost: localhost"
@@ -271,7 +271,7 @@ def test_viewers_leave_and_sigterm_ends_it(name: str) -> None:
         assert leaver.recv(1 << 16)
         leaver.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         leaver.close()
-        for _ in range(10):  # (what has come meanwhile is the first)
+        for _ in range(10):  # (the first may have come before)
             assert other.recv(1 << 20)
         listed = Path(f"/proc/{server.pid}/task/{server.pid}/children")
         children = listed.read_text().split()
@@ -286,7 +286,7 @@ def test_viewers_leave_and_sigterm_ends_it(name: str) -> None:
 @linux_only
 @pytest.mark.slow
 def test_live_stream_to_a_server(tmp_path: Path) -> None:
-    """Another FFmpeg listens, and counts the pictures and the sound that it gets."""
+    """Another FFmpeg listens, and counts the received pictures and sounds."""
     port = free_port()
     url = f"rtmp://127.0.0.1:{port}/live/film"
     listen = ["-v", "error", "-nostdin", "-listen", "1", "-i", url]
@@ -313,7 +313,7 @@ def test_live_stream_to_a_server(tmp_path: Path) -> None:
 @linux_only
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 def test_vectors_from_c_and_rust(tmp_path: Path) -> None:
-    """Every value is checked, by whoever receives; without cargo it is C alone."""
+    """Each receiver checks every value; without cargo, only C takes part."""
     program = EXAMPLES / "vectors" / "vectors.py"
     said = run(program, tmp_path, "--count", "3000", seconds=110)
     rows = [re.split(r"  +", line.strip()) for line in said.splitlines()[1:]]

@@ -1,4 +1,4 @@
-"""What a user downloads: the source archive, the wheel, and the words on failure."""
+"""What a user downloads: the source archive, the wheel, and errors without C."""
 
 import compileall
 import os
@@ -22,7 +22,7 @@ from aiozerocopy._core import extras
 from aiozerocopy._core.binding import PORTABLE
 
 ROOT = Path(__file__).parents[1]
-# All that a build reads; a build from these alone proves that nothing else counts.
+# Everything that a build reads; a build of these alone shows that nothing else counts.
 INPUTS = ("LICENSE", "README.md", "aiozerocopy", "csrc", "pyproject.toml", "setup.py")
 BUILT = {"aiozerocopy.egg-info", "build", "__pycache__"}
 FOR_EXTRAS = r"aiozerocopy\.(trio_streams|gl|web)\b"
@@ -30,7 +30,7 @@ FOR_EXTRAS = r"aiozerocopy\.(trio_streams|gl|web)\b"
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the source, to build in."""
+    """A copy of the source for builds."""
     folder = tmp_path_factory.mktemp("tree")
     for name in (*INPUTS, "docs"):
         source = ROOT / name
@@ -43,7 +43,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files(tree: Path) -> set[str]:
-    """What was copied into the tree, less what builds have added there."""
+    """Return the files that were copied into the tree, without those of builds."""
     paths = (path.relative_to(tree) for path in tree.rglob("*") if path.is_file())
     return {str(path) for path in paths if not BUILT & {*path.parts}}
 
@@ -51,7 +51,7 @@ def files(tree: Path) -> set[str]:
 def call_backend(
     tree: Path, hook: str, output: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Do what pip does for a build, with what is installed here."""
+    """Build like pip, but with the packages that are installed here."""
     code = f"from setuptools import build_meta as b; b.{hook}({str(output)!r})"
     command = [sys.executable, "-c", code]
     return ran(command, cwd=tree, env=os.environ | environment)
@@ -71,10 +71,10 @@ def archive(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from nothing but the source archive."""
+    """The wheel, built from the source archive only."""
     source = tmp_path_factory.mktemp("source")
     with tarfile.open(archive) as tar:
-        if hasattr(tarfile, "data_filter"):  # not in the first 3.10 and 3.11
+        if hasattr(tarfile, "data_filter"):  # early 3.10 and 3.11 lack it
             tar.extraction_filter = tarfile.data_filter
         tar.extractall(source)
     (folder,) = source.iterdir()
@@ -97,7 +97,7 @@ def test_source_archive_is_complete(tree: Path, archive: Path) -> None:
 def test_wheel_holds_the_package_for_all_pythons(
     tree: Path, wheel: Path, tmp_path: Path
 ) -> None:
-    """From 3.10 on; and it is small."""
+    """From 3.10 on; and the wheel is small."""
     tag = wheel.name.split("-", 2)[2]
     with_gil = not sysconfig.get_config_var("Py_GIL_DISABLED")
     assert tag.startswith("cp310-abi3-") == with_gil
@@ -134,7 +134,7 @@ def test_public_names_are_shown_and_no_others() -> None:
     source = (ROOT / "aiozerocopy/__init__.py").read_text()
     exported = set(re.findall(r"import (\w+) as \1$", source, re.MULTILINE))
     assert len(exported) > 40
-    if PORTABLE:  # which has no rings
+    if PORTABLE:  # that build has no rings
         exported.remove("shm")
     assert set(dir(azc)) == exported
     assert set(azc.__all__) == exported  # type: ignore[attr-defined]
@@ -179,14 +179,14 @@ def test_version_is_from_one_place() -> None:
 
 
 def complaint(command: list[str], folder: Path, **environment: str) -> str:
-    """The last line of a program that fails."""
+    """Run a program that fails; return its last line."""
     done = ran(command, cwd=folder, env=os.environ | environment)
     assert done.returncode == 1, done.stdout
     return done.stderr.splitlines()[-1]
 
 
 def free_threaded() -> str | None:
-    """A Python that can do without the GIL; AZC_PYTHON_T names one."""
+    """Find a Python that can run without the GIL; AZC_PYTHON_T names one."""
     names = [os.environ.get("AZC_PYTHON_T", ""), "python3.15t", "python3.14t"]
     found = ran([ROOT / ".make/find-python", *filter(None, names)])
     return found.stdout.strip() or None
@@ -195,7 +195,7 @@ def free_threaded() -> str | None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_free_threaded_python_stays_so(archive: Path, tmp_path: Path) -> None:
-    """It is built for that Python alone, and works with the GIL and without."""
+    """The wheel is for that Python only, and works with and without the GIL."""
     base = free_threaded()
     if base is None:
         pytest.skip("there is no free-threaded Python here: AZC_PYTHON_T=/path/to/one")
@@ -219,7 +219,7 @@ def test_free_threaded_python_stays_so(archive: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("start", [["-c", "import aiozerocopy"], ["-m", "aiozerocopy"]])
 def test_import_without_c_says_what_to_do(start: list[str], tmp_path: Path) -> None:
-    """As from the root of a clone, whose aiozerocopy/ hides the installed one."""
+    """As in the root of a clone, whose aiozerocopy/ hides the installed one."""
     ignore = shutil.ignore_patterns("__pycache__", "*.so")
     shutil.copytree(ROOT / "aiozerocopy", tmp_path / "aiozerocopy", ignore=ignore)
     last = complaint([sys.executable, *start], tmp_path)

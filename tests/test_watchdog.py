@@ -1,4 +1,4 @@
-"""A test that hangs, even in what cleans up after it, fails; the run goes on."""
+"""A test that hangs fails, even if its clean-up hangs, too; and the run goes on."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def test_next():
 def run(
     folder: Path, *options: str, **settings: bool
 ) -> subprocess.CompletedProcess[str]:
-    """Two tests, with our own settings and time limits of a tenth."""
+    """Run two tests, with our own settings and time limits of a tenth."""
     (folder / "test_it.py").write_text(PROGRAM.format(**settings))
     command = [sys.executable, "-m", "pytest", "-p", "conftest"]
     given = ["-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider"]
@@ -50,11 +50,11 @@ def test_teardown_that_hangs_ends_one_test(tmp_path: Path) -> None:
     assert "Timeout (" in done.stderr
     assert "in afterwards" in done.stderr
     assert "crashed while running 'test_it.py::test_it'" in done.stdout
-    # What had passed before the teardown counts, and so does what comes after it.
+    # Tests that passed before the teardown count, and so do the tests after it.
     assert "1 failed, 2 passed in" in done.stdout
 
 
 def test_failed_test_leaves_no_thread_behind(tmp_path: Path) -> None:
-    """The watchdog is a thread, and was once started anew after a failure."""
+    """The watchdog is a thread, which was once started again after a failure."""
     done = run(tmp_path, hangs=False, passes=False)
     assert "1 failed, 1 passed in" in done.stdout

@@ -1,4 +1,4 @@
-"""The screen of a real X server: what is in its frames, and for how long."""
+"""A real X server's screen: the content of its frames, and their lifetimes."""
 
 import contextlib
 import fcntl
@@ -44,7 +44,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def plain_server() -> Iterator[Server]:
-    """One without shared memory and without an account of damage."""
+    """A server without shared memory and without reports of damage."""
     with x_server("-extension", "MIT-SHM", "-extension", "DAMAGE") as server:
         yield server
 
@@ -53,7 +53,7 @@ def plain_server() -> Iterator[Server]:
 def each_server(
     request: pytest.FixtureRequest, server: Server, plain_server: Server
 ) -> tuple[str, Server]:
-    """Either of them, with the lane it leads to."""
+    """Each server, with the lane that it leads to."""
     return request.param, server if request.param == "shm" else plain_server
 
 
@@ -61,18 +61,18 @@ def each_server(
 def painter(server: Server) -> Iterator[Painter]:
     with Painter(server.name) as painter:
         yield painter
-    with Painter(server.name) as sync:  # its windows have gone
+    with Painter(server.name) as sync:  # its windows are gone
         sync.finish()
 
 
 def paint(painter: Painter) -> None:
-    """Some windows, each of another colour."""
+    """Show some windows, each in another colour."""
     for number, colour in enumerate(COLOURS):
         painter.window(colour, 7 + 24 * number, 5 + 13 * number, 31, 29)
 
 
 def colours(picture: capture.Screenshot) -> Any:
-    """The picture without its fourth bytes, which mean nothing."""
+    """Return a copy of the picture without its fourth bytes, which mean nothing."""
     return picture.array[..., :3].copy()
 
 
@@ -194,7 +194,7 @@ async def test_damage_gives_a_picture_only_when_something_has_changed(
         with await anext(pictures) as first:
             assert first.changed is None
             assert first.view.readonly
-        with anyio.move_on_after(0.05) as scope:  # (nothing happens, however long)
+        with anyio.move_on_after(0.05) as scope:  # (nothing comes, however long)
             await anext(pictures)
         assert scope.cancelled_caught
         painter.move(window, 100, 50)
@@ -209,7 +209,7 @@ async def test_damage_gives_a_picture_only_when_something_has_changed(
 async def test_pictures_by_damage_are_whole(
     cursor: bool, server: Server, painter: Painter
 ) -> None:
-    """Whatever was held meanwhile, each is the same as one that is copied whole."""
+    """Whatever the program holds, each equals a picture that is copied whole."""
     chance = random.Random(1)
     windows = [painter.window(colour, 0, 0, 25, 17) for colour in COLOURS]
     held: list[tuple[capture.Screenshot, Any]] = []
@@ -222,7 +222,7 @@ async def test_pictures_by_damage_are_whole(
             for window in chance.sample(windows, 2):
                 painter.move(window, chance.randrange(-20, 160), chance.randrange(120))
             painter.point(chance.randrange(WIDTH), chance.randrange(HEIGHT))
-            if chance.random() < 0.2 and len(held) < 2:  # a writable one in between
+            if chance.random() < 0.2 and len(held) < 2:  # a writable picture in between
                 with await screen.grab() as mine:
                     mine.array[:] = 77
             picture = await anext(pictures)
@@ -238,7 +238,7 @@ async def test_pictures_by_damage_are_whole(
 
 @contextlib.contextmanager
 def stopped(server: Server) -> Iterator[None]:
-    """The server does nothing meanwhile."""
+    """Stop the server's process for the length of the block."""
     os.kill(server.process.pid, signal.SIGSTOP)
     try:
         yield
@@ -250,11 +250,11 @@ def stopped(server: Server) -> Iterator[None]:
 async def test_cancelled_wait_for_damage_loses_none(
     wait: str, server: Server, painter: Painter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cancelled while the server owes an answer, the next pictures are whole."""
+    """After a cancel before the server's answer, the next pictures are whole."""
     window = painter.window(0xFF0000, 0, 0, 20, 20)
     async with capture.X11Screen(server.name, slots=2) as screen:
         pictures = screen.frames(damage=True)
-        for _ in range(2):  # each slot is filled
+        for _ in range(2):  # so that both slots are filled
             (await anext(pictures)).release()
             painter.move(window, 50, 10)
         owner: Any = screen._damage if wait == "take" else screen
@@ -298,7 +298,7 @@ async def test_frames_come_at_their_rate_and_late_ones_do_not(server: Server) ->
                 assert picture.number >= number
                 last = picture.number
                 assert anyio.current_time() - began >= last / 100 - 0.001
-        await anyio.sleep(0.06)  # (uvloop counts milliseconds)
+        await anyio.sleep(0.06)  # (uvloop counts in milliseconds)
         with await anext(pictures) as picture:
             assert picture.number >= last + 5
 
@@ -336,7 +336,7 @@ async def test_grab_waits_for_a_slot(each_server: tuple[str, Server]) -> None:
 
 
 async def test_picture_that_comes_in_pieces() -> None:
-    """Also if a grab was cancelled between two of them."""
+    """Even if a grab was cancelled between two pieces."""
     size = (1000, 700)
     with x_server("-extension", "MIT-SHM", size=size) as server:
         with Painter(server.name) as painter:
@@ -370,7 +370,7 @@ async def test_slot_of_a_cancelled_grab_stays_taken_until_the_server_has_answere
 
 
 class InterruptedSocket:
-    """A socket whose calls do their work; then a signal comes."""
+    """A socket whose calls do their work, and then a signal comes."""
 
     def __init__(self, sock: socket.socket, call: str) -> None:
         self._socket = sock
@@ -430,7 +430,7 @@ async def test_what_is_used_wrongly(server: Server) -> None:
             await screen
 
 
-# ---- what goes wrong --------------------------------------------------------------
+# ---- failures ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("extension", ["MIT-SHM", "RANDR"])
@@ -554,9 +554,9 @@ async def test_server_that_wants_a_cookie(
 
 @contextlib.contextmanager
 def answering(said: bytes, goes: bool = True) -> Iterator[str]:
-    """The display of somebody who listens where an X server would.
+    """Listen where an X server would; yield the name of the display.
 
-    To one client it says this, and goes, or says nothing more until the end.
+    One client gets these bytes, and then the end, or nothing until the block ends.
     """
     over = threading.Event()
 
@@ -570,7 +570,7 @@ def answering(said: bytes, goes: bool = True) -> Iterator[str]:
     with socket.socket(socket.AF_UNIX) as listener:
         while True:
             number = random.randrange(10_000, 100_000)
-            with contextlib.suppress(OSError):  # somebody has it
+            with contextlib.suppress(OSError):  # the name is in use
                 listener.bind(f"\0/tmp/.X11-unix/X{number}")
                 break
         listener.listen()
@@ -583,7 +583,7 @@ def answering(said: bytes, goes: bool = True) -> Iterator[str]:
             thread.join()
 
 
-# A server lets us in, and says how many times 4 bytes follow.
+# A server's acceptance, and the length of the rest in units of 4 bytes.
 WELCOME = struct.Struct("=BxHHH")
 
 
@@ -595,7 +595,7 @@ WELCOME = struct.Struct("=BxHHH")
         WELCOME.pack(1, 11, 0, 8) + bytes(32),
         WELCOME.pack(1, 11, 0, 8) + b"\xff" * 32,
         struct.pack("=BBHHH", 0, 5, 11, 0, 2) + b"never!!!",
-        # two screens, of which the first has no depths
+        # two screens, the first without depths
         WELCOME.pack(1, 11, 0, 100)
         + struct.pack("=4xI8xH2xBBB", 1, 0, 2, 0, 0).ljust(400, b"\0"),
         b"",
@@ -607,7 +607,7 @@ async def test_server_that_is_none(said: bytes) -> None:
 
 
 def setup_of(base: int) -> bytes:
-    """What a server says of itself, with one screen of 24 bits."""
+    """Make a server's description, with one screen of 24 bits."""
     said = struct.pack("=4xI8xH2xBBB", base, 0, 1, 1, 0).ljust(32, b"\0")
     said += struct.pack("=BBB5x", 24, 32, 32)
     said += struct.pack("=I28xI2xBB", 1, 2, 24, 1)
@@ -658,7 +658,7 @@ def test_answer_that_is_shorter_than_it_says(
 async def test_fds_that_do_not_arrive(
     server: Server, painter: Painter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody between us and the server passes on nothing but the bytes."""
+    """Someone between us and the server forwards only the bytes."""
     paint(painter)
     write = Connection._write
     async with capture.X11Screen(server.name) as other:
@@ -684,13 +684,13 @@ async def test_refused_request_is_named(server: Server) -> None:
         connection.close()
 
 
-# ---- what becomes of a picture ------------------------------------------------------
+# ---- later use of a picture ---------------------------------------------------------
 
 
 async def test_sent_picture_is_not_what_is_on_the_screen_later(
     server: Server, painter: Painter
 ) -> None:
-    """Its slot is used again while the pipe still holds its bytes."""
+    """The picture's slot is reused while the pipe still holds its bytes."""
     async with capture.X11Screen(server.name, slots=1) as screen:
         read, write = os.pipe()
         os.set_blocking(read, False)
@@ -701,7 +701,7 @@ async def test_sent_picture_is_not_what_is_on_the_screen_later(
                 painter.window(colour, *ALL)
                 with await screen.grab() as picture:
                     await writer.send(picture)
-            assert screen.pool.stats.free == 1  # nothing of it is lent
+            assert screen.pool.stats.free == 1  # no part of it is lent
             received = bytearray(WIDTH * HEIGHT * 4)
             for colour in COLOURS[:2]:
                 await reader.receive_exactly(received)

@@ -1,6 +1,6 @@
-"""What is typed wrong: one line that says what to do, and never a traceback.
+"""Invalid input gets one line that says what to do, and never a traceback.
 
-Exit status 2 is for what no machine could do, 1 for what failed on this one.
+Exit status 2 means that no machine could do it, 1 that this one failed.
 """
 
 import os
@@ -32,13 +32,13 @@ SHADER = "void mainImage(out vec4 color, in vec2 at) { color = vec4(1.0); }"
 CAPTURE = "capture -o out.mp4"
 SHORT = "shader.glsl --size 64x36 --duration 0.1 -o"
 
-SOON = 15.0  # seconds: one is meant, on a machine that does nothing else
-LATER = 10.0  # for who answers late, being busy
+SOON = 15.0  # seconds: one is intended, on a machine that does nothing else
+LATER = 10.0  # for answers of a busy machine
 EXPLAINED = ("port of serve", "speaks TLS", "wants a token", "is another program")
 
 NAMES_OF_NOBODY = ("nonsense.invalid", "999.999.999.999")
-# The command line, the exit status, and some words of the message.  (What the text of
-# one option may be: test_options.py)
+# The command line, the exit status, and a part of the message.  (test_options.py has
+# the texts of single options.)
 CASES: list[tuple[str, int, str]] = [
     # -- which command
     ("juggle", 2, "choose from"),
@@ -148,7 +148,7 @@ CASES: list[tuple[str, int, str]] = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Files that are good and bad, in the current folder."""
+    """Good and bad files, in the current folder."""
     folder = tmp_path_factory.mktemp("bad")
     texts = {
         "shader.glsl": SHADER,
@@ -171,23 +171,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     certificate.cert_chain_pems[0].write_to_path(folder / "cert.pem")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        scenes.ShaderScene(SHADER, (64, 36)).close()  # the driver's own threads
+        scenes.ShaderScene(SHADER, (64, 36)).close()  # starts the driver's threads
         yield folder
 
 
 class Hello(BaseRequestHandler):
-    """Another program's server."""
+    """The server of another program."""
 
     def handle(self) -> None:
         with suppress(ConnectionError):
             self.request.sendall(b"220 hello\r\n")
-            while self.request.recv(1024):  # (a reset would take the hello back)
+            while self.request.recv(1024):  # (a reset would discard the hello)
                 pass
 
 
 @pytest.fixture(scope="module")
 def places(folder: Path) -> Iterator[dict[str, str]]:
-    """Ports of two servers, of another program, and one that is taken."""
+    """The ports of two servers, of another program, and of a listener."""
     tls = ["--tls-cert", "cert.pem", "--tls-key", "key.pem", "--token", "secret"]
     with ExitStack() as stack:
         words = ["serve", "--size=64x36", "--web=0", "--tcp=0"]
@@ -215,7 +215,7 @@ def places(folder: Path) -> Iterator[dict[str, str]]:
 def getaddrinfo(
     host: Any, *arguments: Any, ask: Any = socket.getaddrinfo, **details: Any
 ) -> Any:
-    """As the real one; but what has no address needs no name server to tell."""
+    """Like the real one, but these names need no name server to fail."""
     if host in NAMES_OF_NOBODY:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     return ask(host, *arguments, **details)
@@ -227,7 +227,7 @@ def run_in(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Callable[[str], tuple[object, str]]:
-    """Run a command line here; its exit status, and what it says."""
+    """Run a command line in this process; return its exit status and its message."""
     monkeypatch.setattr(greeting, "PATIENCE", LATER)
     monkeypatch.setattr(greeting, "LONGEST", LATER)
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
@@ -294,17 +294,17 @@ def test_what_another_ffmpeg_says(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """The reason, and not what came of it, which it tells as well from version 7 on."""
+    """The cause only: from version 7 on, FFmpeg reports consequences, too."""
     its = pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()
     (tmp_path / "ffmpeg").symlink_to(its)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     code, said = run_in(line)
     assert (code, says in said) == (1, True), said
     assert not re.search("Error opening|Terminating|Task finished|Nothing was", said)
-    assert ending.in_one_line("Task finished") == "Task finished"  # if that is all
+    assert ending.in_one_line("Task finished") == "Task finished"  # if there is no more
 
 
-# ---- what is wrong with the machine -------------------------------------------------
+# ---- faults of the machine ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", ["demo", "serve there.mp4 --tcp 0"])
@@ -322,13 +322,13 @@ def test_no_ffmpeg_at_all(
     assert said.count("\n") == 1
 
 
-# ---- what only a process of its own can meet ----------------------------------------
+# ---- faults that need a process of their own ----------------------------------------
 
 
 def run(
     arguments: str, stdout: int | None = None, shell: str = "$A"
 ) -> tuple[int, str]:
-    """Exit status and stderr of a command; in the shell's words, $A is all of it."""
+    """Return a command's exit status and stderr; $A in `shell` is the command."""
     done = subprocess.run(
         ["bash", "-c", shell.replace("$A", shlex.join([*PROGRAM, *arguments.split()]))],
         stdout=stdout,

@@ -1,4 +1,4 @@
-"""`capture` and `serve screen`, as a user has them."""
+"""`capture` and `serve screen`, as users run them."""
 
 import re
 import signal
@@ -24,7 +24,7 @@ def server() -> Iterator[Server]:
 
 
 def first_colours(path: Path, size: tuple[int, int] = SIZE) -> list[list[int]]:
-    """Of the first pixel of each frame."""
+    """Return the colour of the first pixel of each frame."""
     frames = anyio.run(frames_of, path, "rgb24")
     assert {len(frame) for frame in frames} == {size[0] * size[1] * 3}
     return [[*frame[:3]] for frame in frames]
@@ -41,7 +41,7 @@ def first_colours(path: Path, size: tuple[int, int] = SIZE) -> list[list[int]]:
 def test_film_has_its_length_and_its_colours(
     options: list[str], server: Server, tmp_path: Path
 ) -> None:
-    """Also where nothing changes."""
+    """Even if the screen does not change."""
     path = tmp_path / "screen.mp4"
     with Painter(server.name) as painter:
         painter.window(COLOURS[4], 0, 0, *SIZE)
@@ -121,7 +121,7 @@ def test_screen_is_served(source: list[str], server: Server, tmp_path: Path) -> 
             encode += f"-video_size {{size}} -i - -c:v ffv1 -pix_fmt bgr0 {path}"
             place = [tmp_path / "frames", "--frames", 5, "--to", encode]
             status, _, complained = run("view", *place)
-            # (a busy machine may need a moment for its first frame)
+            # (a busy machine may be late with its first frame)
             assert (status, re.sub(".*no frames yet\n", "", complained)) == (0, "")
             serving.send_signal(signal.SIGINT)
             assert serving.communicate()[1] == "aiozerocopy serve: interrupted\n"

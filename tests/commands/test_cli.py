@@ -11,7 +11,7 @@ import pytest
 
 from aiozerocopy.commands import cli
 
-pytest.importorskip("numpy")  # its threads are there before each test
+pytest.importorskip("numpy")  # its threads exist before each test
 
 
 def fake_command(
@@ -123,7 +123,7 @@ def test_bash_completes_from_the_parsers() -> None:
         "aiozerocopy render --qua": "--quality",
         "aiozerocopy render --quality l": "lossless low",
         "aiozerocopy capture -o film.mp4 --dis": "--display",
-        "aiozerocopy render sha": "",  # (bash's own: a file)
+        "aiozerocopy render sha": "",  # (a file, by bash itself)
         "aiozerocopy doctor --": "--help --json",
     }
     done = subprocess.run(

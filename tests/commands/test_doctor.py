@@ -1,4 +1,4 @@
-"""The doctor never raises, and says what lacks, what it costs and how to get it."""
+"""The doctor never raises, and says what is missing, what it costs, how to get it."""
 
 import ctypes
 import errno
@@ -25,13 +25,13 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
 
 def assert_complete(finding: Finding) -> None:
-    """A finding that is not good says what that costs and how to change it."""
+    """A finding that is not good says what it costs, and how to change it."""
     assert finding.name
     assert finding.value
     if finding.verdict in ("limited", "missing"):
         assert finding.cost
         assert finding.remedy
-        assert "aiozerocopy[" not in finding.remedy  # no index may have that
+        assert "aiozerocopy[" not in finding.remedy  # a package index may not have that
 
 
 @pytest.mark.parametrize("probe", probes.PROBES, ids=lambda probe: probe.__name__)
@@ -52,16 +52,16 @@ def test_probe_that_fails_is_reported() -> None:
     )
 
 
-# ---- what each says of another machine ----------------------------------------------
+# ---- probes of other machines -------------------------------------------------------
 
 
 def given(target: Any, name: str, value: object) -> Callable[[Any], None]:
-    """Patch one thing of this machine."""
+    """Make a change of this machine's properties."""
     return lambda patch: patch.setattr(target, name, value)
 
 
 def setting(text: str | None) -> Callable[[Any], None]:
-    """Let the file that a probe looks into have this text, or be absent."""
+    """Give the file that a probe reads this text, or none."""
     file = SimpleNamespace(exists=lambda: text is not None, read_text=lambda: text)
     return given(probes, "Path", lambda _: file)
 
@@ -103,8 +103,8 @@ CRASHES = {
     "import os; os.abort()": "exit status -6",
 }
 
-# A probe, what is different, and what it says: its verdict, and some of its words,
-# or after a minus what it does not say.
+# A probe, a change, and its finding: the verdict and some words, or words after a minus
+# that it must not say.
 MACHINES: list[tuple[Callable[[], Finding], Any, str, str]] = [
     (probes.build, lambda patch: patch.setattr(PORTABLE, False), "ok", "-portable"),
     (probes.build, lambda patch: patch.setattr(PORTABLE, True), "limited", "portable"),
@@ -142,7 +142,7 @@ LINUX_MACHINES: list[tuple[Callable[[], Finding], Any, str, str]] = [
         given(probes, "fcntl", SimpleNamespace(fcntl=may_not_grow)),
         *("limited", "8 KiB granted"),
     ),
-    # No kernel has given this bit a meaning.
+    # No kernel uses this bit yet.
     (probes.rwf_nosignal, given(probes, "RWF_NOSIGNAL", 1 << 30), "missing", "refused"),
     (probes.vmsplice, given(probes, "_vmsplice_shares", lambda: True), "ok", "shares"),
     (
@@ -157,7 +157,7 @@ LINUX_MACHINES: list[tuple[Callable[[], Finding], Any, str, str]] = [
     ),
     (probes.egl_renderer, renderer("llvmpipe (LLVM 15)"), "limited", "llvmpipe"),
     (probes.egl_renderer, renderer("NVIDIA H200"), "ok", "H200"),
-    *(  # a driver that crashes or hangs hurts nobody
+    *(  # a driver that crashes or hangs does no harm
         (
             probes.egl_renderer,
             [PRESENT, given(probes, "_EGL_RENDERER", code)],
@@ -195,7 +195,7 @@ def test_what_it_says_of_another_machine(
 
 @pytest.fixture
 def ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One that is first on PATH; its first encoder exits with $QSV."""
+    """A program that is first on PATH; its first encoder exits with $QSV."""
     program = tmp_path / "ffmpeg"
     program.write_text(
         """#!/bin/sh
@@ -266,5 +266,5 @@ def test_narrow_terminal_gets_lines_that_fit(
     assert doctor.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["missing  web page", "  h11 is not installed"]
-    assert lines[-1] == f"  get it: {remedy}"  # whole, to be copied
+    assert lines[-1] == f"  get it: {remedy}"  # in one piece, to be copied
     assert max(map(len, lines[:-1])) <= 40

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment: each command ends at once, with one line and nothing left."""
+"""Ctrl-C at any moment ends each command at once, with one line, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ pytest.importorskip("numpy")
 
 SHADER = "void mainImage(out vec4 color, in vec2 at) { color = vec4(1.0); }"
 LONG = "--size 64x36 --duration 100000"
-AT_ONCE = 8.0  # seconds: one is meant, on a machine that does nothing else
+AT_ONCE = 8.0  # seconds: one is intended, on a machine that does nothing else
 
-# A command, what it says at the moment of Ctrl-C, and whether it says more at the end.
+# A command, its output when Ctrl-C comes, and more of its last line.
 MOMENTS = [
     ("demo -o film.mp4 --frames 100000", "film.mp4", ""),
     ("demo -o film.mp4 --frames 1 --checked-frames 100000", "lossless.mkv", ""),
@@ -47,22 +47,22 @@ SLOW = pytest.mark.slow
 def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "shader.glsl").write_text(SHADER)
     yield tmp_path
-    deadline = time.monotonic() + 5  # for what has been killed to end
+    deadline = time.monotonic() + 5  # for killed processes to end
     while left := [p for p in Path("/proc").glob("[0-9]*") if mentions(p, tmp_path)]:
         assert time.monotonic() < deadline, left
         time.sleep(0.01)
 
 
 def mentions(process: Path, folder: Path) -> bool:
-    """Has that process to do with the folder?"""
+    """Whether the process's command line names the folder."""
     try:
         return os.fsencode(folder) in (process / "cmdline").read_bytes()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return False
 
 
 def interrupt(terminal: Terminal) -> float:
-    """Seconds from Ctrl-C to the end."""
+    """Send Ctrl-C; return the seconds until the end."""
     began = time.monotonic()
     terminal.process.send_signal(signal.SIGINT)
     terminal.read_until(None)
@@ -71,7 +71,7 @@ def interrupt(terminal: Terminal) -> float:
 
 
 def lines_of(said: str) -> list[str]:
-    """What is left to be seen on the terminal of what was said there."""
+    """Return the lines that stay visible on the terminal."""
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said).replace("\r\n", "\n")
     return [line.rpartition("\r")[2] for line in plain.split("\n") if line.strip()]
 
@@ -84,7 +84,7 @@ raise SystemExit(ended("aiozerocopy demo", lambda: exec("raise KeyboardInterrupt
 
 
 def test_exit_status_wherever_it_comes(folder: Path) -> None:
-    """Also within a string that is executed, as while a dataclass is made."""
+    """Even inside of executed strings, as used by dataclasses."""
     (folder / "command.py").write_text(COMMAND)
     done = ran([sys.executable, "-m", "command"], cwd=folder)
     assert done.stderr == "aiozerocopy demo: interrupted\n"
@@ -92,7 +92,7 @@ def test_exit_status_wherever_it_comes(folder: Path) -> None:
 
 
 def test_ctrl_c_that_python_drops(capsys: pytest.CaptureFixture[str]) -> None:
-    """As in a weak reference's callback, of which each import has some."""
+    """As in callbacks of weak references, which every import has."""
 
     class Dropping:
         def __del__(self) -> None:
@@ -131,7 +131,7 @@ def test_one_line_and_the_end(line: str, moment: str, more: str, folder: Path) -
 
 
 def test_background_job_of_a_script(folder: Path) -> None:
-    """There Ctrl-C is ignored; SIGTERM ends it all the same, and as Ctrl-C would."""
+    """A background job ignores Ctrl-C; SIGTERM ends it like Ctrl-C."""
     line = shlex.join([*PROGRAM, "serve", "--unix", "s", "--size=64x36"])
     script = f"{line} & wait $!; echo status $?"
     with Terminal(["sh", "-c", script], folder) as terminal:
@@ -149,7 +149,7 @@ def test_background_job_of_a_script(folder: Path) -> None:
 
 
 def test_ignored_ctrl_c_and_sigterm_are_one_ctrl_c() -> None:
-    """The second one would be raised at any line, as that which makes a coroutine."""
+    """A second one could be raised at any line, even where a coroutine is made."""
     code = """
         import os, signal
         from aiozerocopy.commands.ending import ended
@@ -171,7 +171,7 @@ def test_ignored_ctrl_c_and_sigterm_are_one_ctrl_c() -> None:
 
 
 def test_future_cancelled_while_it_is_set(caplog: pytest.LogCaptureFixture) -> None:
-    """asyncio's handler of Ctrl-C may do that between two lines of asyncio's own."""
+    """asyncio's handler of Ctrl-C may do that between two lines of asyncio itself."""
     assert ended("a command", lambda: 0) == 0
     for error in (asyncio.InvalidStateError(), ValueError("a fault of ours")):
         logging.getLogger("asyncio").error("Exception in callback", exc_info=error)
@@ -188,7 +188,7 @@ def test_doctor_that_waits_for_a_program(folder: Path) -> None:
     program.chmod(0o755)
     path = os.pathsep.join([str(folder), os.environ["PATH"]])
     with Terminal([*PROGRAM, "doctor"], folder, PATH=path) as terminal:
-        here.read_text()  # until doctor has started it
+        here.read_text()  # returns when doctor has started the program
         assert interrupt(terminal) < AT_ONCE
     assert lines_of(terminal.said)[-1] == "aiozerocopy doctor: interrupted"
     assert terminal.process.returncode == 130

@@ -1,4 +1,4 @@
-"""What can be written on the command line, and what is said where it cannot."""
+"""Texts on the command line, and messages about invalid ones."""
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
@@ -34,7 +34,7 @@ GOOD: list[tuple[Callable[[str], Any], str, Any]] = [
     (options.address, "./host:http", Address("./host:http")),
 ]
 
-# Each of these texts, and some words of the message.
+# Invalid texts, and a part of each message.
 BAD: list[tuple[Callable[[str], Any], str, str]] = [
     (options.size, "|64|x64|axb|64x36x1|-2x4|0x0|64x0", "write WIDTHxHEIGHT, such as"),
     (options.size, "16385x2|99998x99998|1000000x2", "is too large: 16384 at most"),

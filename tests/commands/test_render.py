@@ -1,4 +1,4 @@
-"""From a shader to a video, by the commands `render` and `demo`."""
+"""The commands `render` and `demo` make videos of shaders."""
 
 import re
 import signal
@@ -17,7 +17,7 @@ from aiozerocopy.commands import cli, demo, progress, scenes
 
 SIZE = (64, 36)
 
-# The frame's number in the red of all pixels, and a picture that knows up from down.
+# All pixels' red is the frame's number; the picture is not symmetric.
 SHADER = """
 void mainImage(out vec4 color, in vec2 pixel) {
     float top = step(0.5, pixel.y / iResolution.y);
@@ -28,7 +28,7 @@ void mainImage(out vec4 color, in vec2 pixel) {
 
 @pytest.fixture(scope="module", autouse=True)
 def _driver() -> Iterator[None]:
-    """The driver's own threads and files are there before each test."""
+    """The driver's threads and files exist before each test."""
     scene = scenes.ShaderScene(SHADER, SIZE)
     yield
     scene.close()

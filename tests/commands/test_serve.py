@@ -21,7 +21,7 @@ from scripts import ran
 from aiozerocopy.commands import serve
 from aiozerocopy.commands.serve import FrameSource
 
-pytest.importorskip("numpy")  # its threads are there before each test
+pytest.importorskip("numpy")  # its threads exist before each test
 
 SAID = re.compile("^(in a browser|by a program|for download) +")
 WATCHING = re.compile(r"watching +\d+\n")
@@ -32,9 +32,9 @@ SMALL = ["--size", "64x36", "--fps", "60"]
 def serving(
     *arguments: str, addresses: int = 1, complaint: str = ""
 ) -> Iterator[list[str]]:
-    """What a server says to open or to copy; it ends by Ctrl-C, with one line more.
+    """Run a server; yield the addresses that it prints; end it by Ctrl-C.
 
-    ``complaint`` is a pattern of what else it has to say.
+    ``complaint`` is a pattern of its further messages.
     """
     with start("serve", *SMALL, *arguments) as server:
         assert server.stdout is not None
@@ -52,10 +52,10 @@ def serving(
 
 
 def view(printed: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run what `serve` has printed, as it is, with some words more."""
+    """Run the command that `serve` has printed, with more arguments."""
     command = [*shlex.split(printed), *arguments]
     done = ran(command, env=environment(), timeout=15)
-    if done.returncode == 0:  # a busy machine may need a second for its first frame
+    if done.returncode == 0:  # a busy machine may be late with its first frame
         done.stdout = re.sub(".* fps .*\n", "", done.stdout)
         done.stderr = re.sub(".*no frames yet.*\n", "", done.stderr)
     return done
@@ -78,7 +78,7 @@ async def test_viewers_are_counted_when_they_change(
 ) -> None:
     monkeypatch.setattr(serve, "SECOND", 0.0)
     counts = iter([0, 2, 2, 1, 1])
-    with pytest.raises(RuntimeError):  # (StopIteration in a coroutine)
+    with pytest.raises(RuntimeError):  # (a StopIteration inside of a coroutine)
         await serve.tell_viewers(lambda: next(counts))
     assert capsys.readouterr().out == "watching       2\nwatching       1\n"
 
@@ -104,7 +104,7 @@ def test_film_itself_can_be_downloaded(tmp_path: Path) -> None:
     places = ["--web", "0", "--file", "--token", "secret"]
     warning = r"refused 127.0.0.1: it has no token\n"
     with serving(str(film), *places, addresses=2, complaint=warning) as (page, url):
-        assert page.endswith("/")  # (the token is for no log)
+        assert page.endswith("/")  # (the token must not get into logs)
         with pytest.raises(urllib.error.HTTPError, match="401") as refused:
             urllib.request.urlopen(url)
         refused.value.close()
@@ -122,7 +122,7 @@ def test_film_itself_can_be_downloaded(tmp_path: Path) -> None:
 def test_a_token_that_no_other_user_sees(
     token: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is printed leads there all the same."""
+    """The printed commands work without the token."""
     places = ["--tcp", "0", "--unix", str(tmp_path / "host:80 frames")]
     if place == "file":
         path = tmp_path / "its token"
@@ -149,8 +149,8 @@ def test_a_terminal_shows_the_link_with_the_token_once(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_films_have_their_colours_and_their_speed(tmp_path: Path) -> None:
-    """By its path the film opens twice, so a Reader knows its matrix as players do."""
-    path = tmp_path / "film.mkv"  # of HD, without tags
+    """A film named by a path is opened twice, so a Reader knows its matrix."""
+    path = tmp_path / "film.mkv"  # in HD, without tags
     source = "color=0x00C800:s=1280x720:r=10:d=0.5,format=gbrp"
     scale = ["-vf", "scale=out_color_matrix=bt709:flags=accurate_rnd"]
     encode = "-c:v libx264 -qp 0 -preset ultrafast -pix_fmt yuv420p"
@@ -197,7 +197,7 @@ def test_encrypted(name: str, host: str, tmp_path: Path) -> None:
 
 
 def short_film(folder: Path) -> str:
-    """Of three frames."""
+    """Make a film of three frames."""
     film = str(folder / "film.mkv")
     made = ["-f", "lavfi", "-i", "testsrc=size=64x36:rate=30", "-frames:v", "3", film]
     subprocess.run(["ffmpeg", "-v", "error", *made], check=True)
@@ -227,7 +227,7 @@ def test_server_that_is_full() -> None:
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """Of a server that takes connections, and never says anything."""
+    """The port of a server that accepts connections, and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 

@@ -1,4 +1,4 @@
-"""The links that every clause is tested on."""
+"""The links on which every clause of the contract is tested."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ OF_ALL_KINDS = ("link", "clogged", "source")  # fixtures
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep all links on asyncio, and on other loops one for each way in and out."""
+    """Run all links on asyncio; on other loops, one link for each way in and out."""
     here = Path(__file__).parent
     items[:] = [it for it in items if it.path.parent != here or not _is_spare(it)]
 
@@ -39,12 +39,12 @@ def clogged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Link]:
 
 @pytest.fixture(params=EACH_WAY)
 def some(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Link]:
-    """As clogged, for what only depends on how the bytes go in and out."""
+    """Like clogged, for tests that depend only on how bytes are read and written."""
     with open_link(request.param, tmp_path) as opened:
         yield opened
 
 
 @pytest.fixture(params=[True, False], ids=["ours", "plain"])
 def ours(request: pytest.FixtureRequest) -> bool:
-    """Does a stream of ours read at the other end, or a thread with plain calls?"""
+    """Whether a stream of ours reads at the other end, or a thread with plain calls."""
     return bool(request.param)

@@ -1,4 +1,4 @@
-"""Not begun: no trace.  Begun: the message completes.  The buffers are yours."""
+"""A message that has not begun leaves no trace; one that has begun completes."""
 
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -88,13 +88,13 @@ async def test_at_every_await(link: Link, call: str) -> None:
                 "flush": partial(_put_and_flush, stream, data[0]),
             }
             cancelled, _ = await cancelled_at(calls[call](), n)
-            if call in ("put", "flush"):  # what was put stays on its way
+            if call in ("put", "flush"):  # a message that was put is still sent
                 await stream.flush()
             for each in data:
                 poison(each)
                 each.clear()
             await stream.send(message(10 * n + 9, 0, 100))
-            # (the last one first: more may come meanwhile)
+            # (last first: more messages may arrive meanwhile)
             arrived = [checker.counts[10 * n + i] for i in reversed(range(4))]
             assert sorted(arrived) == arrived
     checker.finish()
@@ -136,7 +136,7 @@ async def test_send_eof_at_every_await(kind: str, tmp_path: Path) -> None:
                 async with azc.wrap_socket(link.take_write_fd()) as stream:
                     await stream.put(message(1, 0, BIG))
                     cancelled, _ = await cancelled_at(stream.send_eof(), n)
-                    if cancelled:  # not sent: the stream is as before
+                    if cancelled:  # no end was sent: the stream stays usable
                         await stream.send(message(1, 1, 10))
                     await stream.send_eof()
         checker.finish()
@@ -172,7 +172,7 @@ async def test_coroutine_thrown_away(some: Link) -> None:
             coroutine.close()
             poison(each)
             each.clear()
-        assert stream.stats.messages_queued == 1  # the rest of the first
+        assert stream.stats.messages_queued == 1  # the rest of the first message
         reader.start()
         await stream.send(data[1])
 
@@ -185,7 +185,7 @@ async def _put_and_flush(stream: SendStream, data: bytearray) -> None:
 async def _run_until_it_waits(
     coroutine: Coroutine[Any, Any, None], stream: SendStream
 ) -> None:
-    """Drive a send by hand, as nobody should, to where it waits for the reader."""
+    """Drive a send by hand, as no program should, until it waits for the reader."""
     queued = stream.stats.messages_queued
     while stream.stats.messages_queued == queued:
         coroutine.send(None)

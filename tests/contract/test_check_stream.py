@@ -1,4 +1,4 @@
-"""check_stream passes streams that keep the contract, and names what others break."""
+"""check_stream passes streams that keep the contract, and names broken clauses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.anyio, pytest.mark.every_loop, pytest.mark.timeout(60)]
 
 
-# ---- streams that keep it ----------------------------------------------------------
+# ---- streams that keep the contract --------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ async def test_tcp() -> None:
 
 
 async def test_tls_of_anyio(tls: Contexts) -> None:
-    """Without a goodbye, after which anyio's streams raise errors of ssl's own."""
+    """Without a close_notify, after which anyio's streams raise errors of ssl's own."""
 
     @asynccontextmanager
     async def make() -> AsyncIterator[tuple[Any, Any]]:
@@ -69,7 +69,7 @@ async def test_tls_of_anyio(tls: Contexts) -> None:
             while len(ready) < 2:
                 await anyio.lowlevel.checkpoint()
             client, server = ready[1], ready[0]
-            await server.send(b"x")  # and TLS's tickets, whose loss would be a reset
+            await server.send(b"x")  # unread TLS tickets would cause a reset
             await client.receive()
             yield client, server
 
@@ -98,7 +98,7 @@ async def test_ring(tmp_path: Path) -> None:
 
 
 async def test_a_stream_of_anyio() -> None:
-    """Against ours, since on asyncio one that it accepts has no backpressure."""
+    """Against ours, as streams that anyio accepts on asyncio have no backpressure."""
 
     @asynccontextmanager
     async def make() -> AsyncIterator[tuple[ByteStream, ByteStream]]:
@@ -111,7 +111,7 @@ async def test_a_stream_of_anyio() -> None:
 
 @asynccontextmanager
 async def served(**options: Any) -> AsyncIterator[Any]:
-    """A server, and what waits for the stream of its next client."""
+    """A server, and a function that waits for its next client's stream."""
     send, receive = anyio.create_memory_object_stream[Any](1)
     over = anyio.Event()
 

@@ -1,4 +1,4 @@
-"""aclose sends what was accepted; abort does not; afterwards nothing goes."""
+"""aclose sends accepted messages; abort does not; nothing is sent afterwards."""
 
 import contextlib
 from functools import partial
@@ -40,7 +40,7 @@ async def test_aclose_sends_what_was_accepted(some: Link) -> None:
             sending = attempt(tasks, stream.send, data[3])
             await begun_or_sent(stream, 4)
             tasks.start_soon(stream.aclose)
-            await submitted(stream, 5)  # it flushes
+            await submitted(stream, 5)  # the flush of aclose
             reader.start()
         assert sending.error is None
         assert stream.fileno() == -1
@@ -184,7 +184,7 @@ async def test_leaving_by_exception_ends_within_the_linger(
 async def test_leaving_by_exception_sends_what_a_reader_takes(
     some: Link, cancelled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "LINGER", 15.0)  # a busy machine's may be slow
+    monkeypatch.setattr(sending, "LINGER", 15.0)  # a busy machine may be slow
     checker = Checker()
     async with reading(some, checker.feed):
         with contextlib.suppress(ZeroDivisionError), anyio.CancelScope() as scope:
@@ -213,7 +213,7 @@ async def test_aclose_tells_that_the_reader_left(some: Link) -> None:
     await stream.put(message(1, 0, BIG))
     await begun(stream)
     async with attempting(stream.aclose) as closing:
-        await submitted(stream, 2)  # it flushes
+        await submitted(stream, 2)  # the flush of aclose
         some.kill_reader()
     assert isinstance(closing.error, StreamBroken)
     assert stream.fileno() == -1

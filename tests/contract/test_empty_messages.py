@@ -1,4 +1,4 @@
-"""An empty message is nothing on the wire, and has its turn like any other."""
+"""An empty message has no bytes, but takes its turn like any other."""
 
 import anyio
 import pytest

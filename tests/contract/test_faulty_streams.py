@@ -1,4 +1,4 @@
-"""check_stream names the clause that a stream breaks: one deliberate fault in each."""
+"""check_stream names the clause that a stream breaks: each has one deliberate fault."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
@@ -25,7 +25,7 @@ FAULTS: dict[str, type[MemoryStream]] = {}
 
 
 def breaks(said: str) -> Callable[[type[MemoryStream]], type[MemoryStream]]:
-    """What check_stream says of it begins so."""
+    """Register a stream for which check_stream's error begins like this."""
 
     def note(fault: type[MemoryStream]) -> type[MemoryStream]:
         FAULTS[said] = fault
@@ -224,7 +224,7 @@ class OneWayAtATime(MemoryStream):
 
 @asynccontextmanager
 async def faulty(*faults: type[MemoryStream]) -> AsyncIterator[MemoryEnds]:
-    """A pair whose ends have these faults."""
+    """A pair of streams with these faults."""
     ends = memory_pair()
     for each, fault in zip(ends, faults, strict=True):
         each.__class__ = fault
@@ -267,7 +267,7 @@ async def test_what_is_not_promised_is_not_asked_for() -> None:
 
 
 class Crosses(MemoryStream):
-    """What it receives while it sends is wrong."""
+    """Returns wrong data from a receive during a send."""
 
     async def receive(self, max_bytes: int = 65_536) -> bytes:
         piece = await super().receive(max_bytes)

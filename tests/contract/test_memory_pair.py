@@ -1,6 +1,6 @@
-"""The streams in memory do what ours do, and what a test tells them to.
+"""The streams in memory behave like ours, and as a test asks them to.
 
-That they keep the contract: test_check_stream.py.
+test_check_stream.py checks that they keep the contract.
 """
 
 from functools import partial
@@ -101,7 +101,7 @@ async def test_pieces() -> None:
             wrong()
 
 
-# ---- its end ------------------------------------------------------------------------
+# ---- the end of a stream -------------------------------------------------------------
 
 
 async def test_break_after_some_bytes() -> None:

@@ -1,6 +1,6 @@
 """P0: when send returns, every byte is out and the buffers are the caller's.
 
-The same of pages that were lent: ../core/test_lending.py.
+For lent pages: ../core/test_lending.py.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""P1: a receiver sees a prefix of what was sent, in order, messages whole.
+"""P1: a receiver sees whole messages in order: a prefix of those that were sent.
 
 After a close: test_p2_no_later_bytes.py; with broadcasts: ../core/test_sending.py.
 """

@@ -1,6 +1,6 @@
-"""P2: what is stored after send returned or raised is seen by nobody.
+"""P2: no reader sees bytes that were stored after send returned or raised.
 
-The same of pages that were lent: ../core/test_lending.py.
+For lent pages: ../core/test_lending.py.
 """
 
 import anyio
@@ -28,7 +28,7 @@ async def test_after_a_cancel_the_message_is_as_it_was(clogged: Link) -> None:
 
 @pytest.mark.parametrize("end", ENDS)
 async def test_after_a_close_nothing_follows(clogged: Link, end: str) -> None:
-    """Each message is cut off, or never begins; the receiver sees a prefix of them."""
+    """Each message is cut off or not begun; the receiver sees a prefix of them."""
     received = bytearray()
     data = [message(1, sequence, BIG // 3) for sequence in range(6)]
     sent = b"".join(data)

@@ -1,6 +1,6 @@
-"""P3: nobody sees memory that was not sent: not after cancel, close or abort.
+"""P3: no reader sees memory that was not sent, even after cancel, close or abort.
 
-Nor after an exit: ../core/test_lifetime.py; nor when a collection frees it:
+After an exit: ../core/test_lifetime.py; after a garbage collection:
 ../core/test_finalizers.py.
 """
 
@@ -17,7 +17,7 @@ from aiozerocopy import SendStream, StreamClosed
 pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
-SIZE = 100_000  # malloc gives such a block to the next who asks
+SIZE = 100_000  # malloc gives a freed block of this size to the next request
 
 
 @pytest.mark.parametrize("end", ["cancel", *ENDS])
@@ -48,7 +48,7 @@ async def test_freed_memory_is_not_sent(clogged: Link, end: str) -> None:
 
 
 def _assert_whole_messages(received: bytearray, count: int) -> None:
-    """One that is dropped leaves no trace; a later one may have begun by then."""
+    """A dropped message leaves no trace; a later one may have begun by then."""
     size, following = SIZE + 32, 0
     assert len(received) % size == 0
     for at in range(0, len(received), size):

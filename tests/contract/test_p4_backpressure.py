@@ -1,4 +1,4 @@
-"""P4: the memory held for an fd is bounded; senders wait."""
+"""P4: the memory held for an fd is bounded, and senders wait."""
 
 import os
 from typing import Any
@@ -51,7 +51,7 @@ async def test_put_waits_for_room(clogged: Link) -> None:
 
 @pytest.mark.every_loop
 async def test_put_returns_once_there_is_room(clogged: Link) -> None:
-    """Which is before its message is out."""
+    """This is before its message is out."""
     first, second = message(1, 0, BIG), message(1, 1, BIG)
     received = bytearray(len(second))
     async with clogged.receiver() as reader:
@@ -80,7 +80,7 @@ async def test_message_above_the_limit_fits_alone(some: Link) -> None:
 
 async def test_line_is_first_in_first_out(clogged: Link) -> None:
     calls: list[tuple[str, int]] = [
-        ("put", BIG),  # does not fit; nobody overtakes it
+        ("put", BIG),  # does not fit, and no later message overtakes it
         ("send", 10),
         ("put", 0),
         ("send_many", 5),
@@ -116,13 +116,13 @@ async def test_cancelled_put_in_line_leaves_no_trace(some: Link) -> None:
                 others.start_soon(stream.send, message(1, 1, 100))
                 await submitted(stream, 3)
             dropped.clear()
-            await begun(stream, 2)  # the next one's turn came at once
+            await begun(stream, 2)  # the next message's turn came at once
             reader.start()
 
 
 @pytest.mark.every_loop
 async def test_cancelled_while_others_run_gives_the_buffer_back(some: Link) -> None:
-    """A put gives others a turn too; who cancels it then has no ticket."""
+    """A put lets other tasks run, too; a cancel meanwhile leaves no ticket."""
     data = [message(1, n, 1_000) for n in range(1, 600)]
     counts = {1: 0}
     async with checked(some, counts, queue_limit=8 * BIG) as (stream, reader):
@@ -160,7 +160,7 @@ async def test_frames_take_no_memory(pipe: Link) -> None:
 
 
 def _resident() -> int:
-    """Bytes of memory that this process has in RAM."""
+    """Return how many bytes of this process are in RAM."""
     try:
         with open("/proc/self/statm") as statm:
             pages = int(statm.read().split()[1])

@@ -1,4 +1,4 @@
-"""P5: a stalled fd delays no other fd, and not the event loop."""
+"""P5: a stalled fd delays neither other fds nor the event loop."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ async def test_forty_nine_others_go_on(clogged: Link, tmp_path: Path) -> None:
     assert beats[0] > 5
 
 
-@pytest.mark.parametrize("kind", ["pipe", "file"])  # small enough for the pipe
+@pytest.mark.parametrize("kind", ["pipe", "file"])  # all of it fits into the pipe
 @pytest.mark.parametrize("call", ["send", "put", "send_many"])
 async def test_one_that_never_waits_lets_others_run(
     tmp_path: Path, call: str, kind: str

@@ -1,6 +1,6 @@
-"""P6: every waiting sender gets the error, with the bytes that went out.
+"""P6: every waiting sender gets the error, with the number of bytes sent.
 
-What a child says besides: ../core/test_process.py.
+What a child adds to the error: ../core/test_process.py.
 """
 
 import errno
@@ -23,7 +23,7 @@ async def test_bytes_sent_is_exact(clogged: Link) -> None:
         assert clogged.read(len(before)) == before
         async with attempting(stream.send, data) as sending:
             await begun(stream)
-            start = clogged.read(1000)  # too few for the sender to go on
+            start = clogged.read(1000)  # too few for the sender to continue
             assert start == data[:1000]
             held = await _held_by_the_kernel(clogged, stream, len(before) + 1000)
             clogged.kill_reader()
@@ -45,7 +45,7 @@ async def test_all_senders_fail_in_order(clogged: Link) -> None:
         try:
             await stream.send(data)
         except StreamBroken as error:
-            data.clear()  # it is ours again, although the error still lives
+            data.clear()  # although the error is still alive
             failed.append((number, error))
 
     async def wait(ticket: Ticket) -> None:
@@ -76,13 +76,13 @@ async def test_all_senders_fail_in_order(clogged: Link) -> None:
         assert (error.bytes_sent > 0) == (number == 0)
 
 
-@pytest.mark.parametrize("size", [1000, 60_000])  # (which is written in pieces)
+@pytest.mark.parametrize("size", [1000, 60_000])  # the larger is sent in pieces
 async def test_sending_after_the_peer_left(clogged: Link, size: int) -> None:
     async with clogged.sender() as stream:
         clogged.kill_reader()
         for _ in range(2):
             with pytest.raises(StreamBroken) as caught:
-                while True:  # a socket learns of it with the first message
+                while True:  # a socket notices with its first message
                     await stream.send(bytes(size))
             assert isinstance(caught.value.__cause__, OSError)
         with pytest.raises(StreamBroken):
@@ -114,12 +114,12 @@ async def test_thread_gets_the_error_too(some: Link) -> None:
 
 
 async def _held_by_the_kernel(link: Link, stream: SendStream, read: int) -> int:
-    """Bytes that the reader could still read, once the sender moves no more."""
+    """Return how many bytes the reader could still read, once the sender is stuck."""
     if link.kind in ("cat", "pty", "tcp4", "tcp6"):
-        return 0  # there are buffers on the way that nobody tells of
+        return 0  # their buffers on the way cannot be asked
 
     def rests() -> bool:
-        stats = stream.stats  # between two pieces the bytes add up too
+        stats = stream.stats  # the bytes also match between two pieces
         return stats.send_waits > 0 and stats.bytes_sent == read + link.unread()
 
     await until(rests)

@@ -1,8 +1,8 @@
-"""P7: where the kernel lacks or forbids a fast path, the result is the same.
+"""P7: where the kernel lacks or forbids a fast path, the result is equal.
 
-That nothing but the speed differs is also what the portable build proves, which runs
-all tests (make portable-test), and ../slow/test_simulation.py with its faults; for
-pages that a kernel does not lend, ../core/test_lending.py.
+The portable build (make portable-test) runs all tests to show that only speed differs,
+and so does ../slow/test_simulation.py with its faults.  Pages that a kernel does not
+lend: ../core/test_lending.py.
 """
 
 from pathlib import Path
@@ -67,8 +67,8 @@ run(main)
 """
 
 
-# What a signal can interrupt in C's threads, but close, which is not made again, and
-# read, without which no program can be loaded.
+# Calls in C's threads that a signal can interrupt; without close, which is not
+# repeated, and read, without which no program can be loaded.
 INTERRUPTED = (
     "write,writev,pwritev2,readv,preadv2,sendto,sendmsg,recvfrom,recvmsg,vmsplice,"
     "splice,sendfile,process_vm_readv,poll,ppoll,epoll_wait,epoll_pwait"
@@ -83,7 +83,7 @@ INTERRUPTED = (
         "process_vm_readv:error=EPERM",  # a sandbox
         "process_vm_readv:error=ENOSYS",
         f"{INTERRUPTED}:error=EINTR:when=2+2",
-        "epoll_wait:error=EINTR:when=3+2",  # each look of ours, in step with asyncio's
+        "epoll_wait:error=EINTR:when=3+2",  # each of our calls, in turn with asyncio's
         "pwritev2,writev,sendmsg:error=ENOBUFS:when=3+9",
     ],
 )

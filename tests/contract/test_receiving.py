@@ -1,4 +1,4 @@
-"""What was sent arrives; a cancel loses nothing; the end is told."""
+"""Everything that was sent arrives; a cancel loses nothing; the end is noticed."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Each message is contiguous; a cancel cuts between messages only."""
+"""Each message is contiguous; a cancel cuts only between messages."""
 
 import socket
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ async def test_cancel_cuts_between_messages(
     checker = Checker()
     async with reading(clogged, checker.feed, start=False) as reader:
         async with clogged.sender() as stream:
-            await stream.flush()  # (from here on a few small ones are one block)
+            await stream.flush()  # (from here on, some small messages become one block)
             async with cut_short(stream.send_many, batch):
                 await begun(stream)
             for each in batch:
@@ -61,7 +61,7 @@ async def test_cancel_cuts_between_messages(
                 each.clear()
             reader.start()
             await stream.send(message(2, 0, 10))
-            # (a waiting lane has a piece of 4 KiB in flight besides)
+            # (a waiting lane also has a piece of 4 KiB in flight)
             assert stream.stats.bytes_rescued <= 4096 + size + 32
     checker.finish()
     assert checker.counts[2] == 1
@@ -69,13 +69,13 @@ async def test_cancel_cuts_between_messages(
 
 
 async def test_size_changes_once_it_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread may do that: a cancel cuts as if it had not, and nothing comes after."""
+    """Another thread may change sizes: a cancel still cuts at message boundaries."""
     monkeypatch.setattr(sending, "nbytes", lambda message: len(message) + 5_001)
     batch = [bytes([n % 256]) * 1_000 for n in range(500)]
     near, far = socket.socketpair()
     near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 10_000)
     async with azc.wrap_socket(near) as stream, azc.wrap_socket(far) as reader:
-        await stream.send(b"1st")  # (it finds its loop)
+        await stream.send(b"1st")  # (this binds it to its loop)
         async with cut_short(stream.send_many, batch):
             await begun(stream)
         async with meanwhile(stream.aclose):
@@ -85,7 +85,7 @@ async def test_size_changes_once_it_is_queued(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_takes_half_a_megabyte_at_a_time(clogged: Link) -> None:
-    """P4: what is copied to be sent together has a bound, however long the list."""
+    """P4: the copy of small messages has a limit, however long the list is."""
     batch = [bytes(8 << 10)] * 512
     async with clogged.sender() as stream:
         async with stuck(stream, bytes(BIG)) as tasks:

@@ -1,6 +1,6 @@
-"""send_from_thread: refused where a loop runs, and ended by a close.
+"""send_from_thread: refused in an event loop's thread, and ended by a close.
 
-Its messages go in one order with all others: test_p1_integrity.py.
+test_p1_integrity.py checks that its messages and all others are in one order.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""A ticket says when the buffers of a put message are the caller's again."""
+"""A ticket tells when the caller owns the buffers of a put message again."""
 
 import anyio
 import pytest

@@ -1,4 +1,4 @@
-"""Receives that begin before anybody waits for them, and are converted in C."""
+"""Receives that begin before a task waits for them, and whose data C converts."""
 
 import errno
 from collections.abc import AsyncIterator, Iterator
@@ -32,7 +32,7 @@ SIZE = 400_000
 SMALL = Conversion("rgb24", "yuv420p", (64, 48))
 PLANES = bytes(payload(12, SMALL.yuv_bytes))
 LARGE = Conversion("bgra", "nv12", (320, 200))
-Picture = tuple[bytearray, bytearray]  # as it came, and as pixels
+Picture = tuple[bytearray, bytearray]  # planes as received, and pixels
 
 
 @pytest.fixture(params=["pipe", "unix", "file"])
@@ -63,11 +63,11 @@ class Pictures(Ahead[Picture]):
         self._conversion.to_rgb(planes, expected)
         assert pixels == expected
         for memory in (planes, pixels):
-            memory.append(0)  # nobody else has it
+            memory.append(0)  # nothing else uses the memory
         return planes[:-1]
 
     async def rest(self) -> bytearray:
-        """All to the end, which comes within a picture."""
+        """Return all data to the end, which comes in the middle of a picture."""
         received = bytearray()
         with pytest.raises(IncompleteReceive) as caught:
             while True:
@@ -134,7 +134,7 @@ async def test_all_come_without_anybody_who_waits(source: tuple[Link, bytes]) ->
 
 @pytest.fixture
 async def empty() -> AsyncIterator[tuple[Pictures, SendStream]]:
-    """A pipe with nothing in it, and its other end."""
+    """An empty pipe, and its sending end."""
     async with azc.pipe() as (reader, writer):
         pictures = Pictures(reader)
         yield pictures, writer
@@ -142,7 +142,7 @@ async def empty() -> AsyncIterator[tuple[Pictures, SendStream]]:
 
 
 def known_to(stream: ReceiveStream) -> list[object]:
-    """The receives that its loop waits to hear of."""
+    """Return the receives in progress that its loop knows."""
     operations = stream._enter().port.operations.values()
     return [one for one in operations if isinstance(one, Coming)]
 
@@ -153,7 +153,7 @@ async def test_memory_that_cannot_be_used(empty: tuple[Pictures, SendStream]) ->
     then = SMALL.then_rgb(planes, pixels)
     with pytest.raises(BufferError, match="read-only") as caught:
         pictures.begin(bytes(SMALL.yuv_bytes), then, (planes, pixels))
-    assert caught.value.__traceback__  # which holds no memory
+    assert caught.value.__traceback__  # its frames keep no memory
     assert len(pictures) == 0
     planes.append(0)
     pixels.append(0)
@@ -210,7 +210,7 @@ async def test_ended_while_somebody_waits(
 async def test_memory_stays_borrowed_until_all_is_done(
     source: tuple[Link, bytes], end: str
 ) -> None:
-    """... although the receive is cancelled, or the stream closed, before that."""
+    """A cancelled receive or a closed stream keeps the memory until C has ended."""
     link, data = source
     memory, gate = bytearray(len(data)), Gate()
     stream = link.receiver()
@@ -236,7 +236,7 @@ async def test_memory_stays_borrowed_until_all_is_done(
 
 
 def test_what_c_has_outlives_all_that_knows_of_it(tmp_path: Path) -> None:
-    """... a loop too, that was closed while receives were going on."""
+    """C keeps the memory of a receive, even when its loop has been closed."""
     with open_link("pipe", tmp_path) as link:
         stream = link.receiver()
 

@@ -1,4 +1,4 @@
-"""The streams among others: anyio's wrappers, asyncio's and trio's own words."""
+"""Our streams with anyio's wrappers, and with the exceptions of asyncio and trio."""
 
 import asyncio
 import socket
@@ -30,7 +30,7 @@ def tcp(tmp_path: Path) -> Iterator[Link]:
 
 
 class _Foreign(ByteSendStream):
-    """A stream that is not ours."""
+    """A stream of another package."""
 
     def __init__(self, inner: ByteSendStream) -> None:
         self._inner = inner
@@ -44,7 +44,7 @@ class _Foreign(ByteSendStream):
 
 @pytest.mark.anyio
 class TestWrappers:
-    """Everything that is built for anyio's streams works over ours."""
+    """anyio's wrappers for streams work over ours."""
 
     async def test_what_is_sent_may_be_named_as_anyio_does(self) -> None:
         async with azc.socketpair() as (ours, theirs):
@@ -64,7 +64,7 @@ class TestWrappers:
         async with azc.wrap_socket(fd) as stream:
             raw = stream.extra(SocketAttribute.raw_socket)
             assert raw.fileno() == stream.fileno()
-            assert raw.gettimeout() is None  # it was adopted as it is
+            assert raw.gettimeout() is None  # the timeout is that of the adopted socket
             assert stream.extra(SocketAttribute.family) == socket.AF_INET
             assert stream.extra(SocketAttribute.local_address) == raw.getsockname()
             assert stream.extra(SocketAttribute.local_port) == raw.getsockname()[1]
@@ -75,7 +75,7 @@ class TestWrappers:
     async def test_typed_attributes_once_the_peer_has_gone(self, tcp: Link) -> None:
         async with azc.wrap_socket(tcp.take_write_fd()) as stream:
             with socket.socket(fileno=tcp.take_read_fd()) as peer:
-                linger = struct.pack("ii", 1, 0)  # its close is a reset
+                linger = struct.pack("ii", 1, 0)  # closing it resets the connection
                 peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             with pytest.raises(anyio.BrokenResourceError):
                 await stream.receive()

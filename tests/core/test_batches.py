@@ -1,4 +1,4 @@
-"""`batches` takes many records a step, as arrays of any kind."""
+"""`batches` returns many records at once, as arrays of any kind."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.anyio
 
 RECORD = np.dtype([("number", ">u4"), ("place", "<f8", (2,))])
-# Those that a buffer tells of in different ways, or not at all.
+# A buffer's format describes some of these in different ways, and others not at all.
 DTYPES = ["?", ">i4", "<f2", "g", "c16", "M8[ns]", "U3", "V7", "(2,3)i4", RECORD]
 
 
@@ -83,7 +83,7 @@ async def test_rest_of_a_record_is_told_at_the_end(whole: int, ends: Any) -> Non
             came += (await anext(batches)).tobytes()
     assert (caught.value.received, caught.value.total) == (3, 8)
     assert came + caught.value.rest == data
-    with pytest.raises(azc.IncompleteReceive):  # it does not end well later
+    with pytest.raises(azc.IncompleteReceive):  # the error stays
         await anext(batches)
 
 
@@ -121,7 +121,7 @@ async def test_cancel_at_every_await_loses_nothing(pool: bool, ends: Any) -> Non
     came: list[Any] = []
 
     async def send() -> None:
-        for record in sent:  # so a batch is often half there
+        for record in sent:  # one at a time, so that a batch is often half full
             await writer.send(record)
             await others_wait()
         await writer.aclose()

@@ -1,4 +1,4 @@
-"""What a buffer may be: anything C-contiguous; all else is refused at the call."""
+"""Any C-contiguous memory may be a buffer; everything else is refused at the call."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from aiozerocopy._core.pins import receive_at_once
 
 pytestmark = pytest.mark.anyio
 
-PLACES = ("adopted", "pty", "unix")  # one for each way that bytes are written
+PLACES = ("adopted", "pty", "unix")  # one for each way in which bytes are written
 
 
 @pytest.fixture(params=PLACES)
@@ -107,7 +107,7 @@ def _arrays() -> dict[str, NDArray[Any]]:
 ARRAYS = _arrays()
 
 
-# What has DLPack and no buffer protocol
+# Objects with DLPack and without the buffer protocol.
 TENSORS: dict[str, Any] = {
     f"tensor: {kind}": Tensor(ARRAYS[kind])
     for kind in ("float32", "0-d", "rows of a frame")
@@ -146,7 +146,7 @@ async def test_more_pieces_than_one_system_call_takes(link: Link, call: str) -> 
 # ---- tensors ----------------------------------------------------------------------
 
 
-# NumPy 2.1 is the first that is told by a tensor whether it may be written.
+# From NumPy 2.1 on, a tensor says whether it is writable.
 _TELLS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 _NEW = pytest.param(Tensor, marks=pytest.mark.skipif(not _TELLS, reason="old NumPy"))
 
@@ -295,7 +295,7 @@ async def test_number_of_bytes_is_no_target(pipe: Link) -> None:
 
 @pytest.fixture
 def beyond_the_end(tmp_path: Path) -> Iterator[mmap.mmap]:
-    """A mapping of 2 MiB of which the file has lost the last one."""
+    """A mapping of 2 MiB whose file has been truncated to 1 MiB."""
     fd = os.open(tmp_path / "mapped", os.O_RDWR | os.O_CREAT)
     os.ftruncate(fd, 2 * BIG)
     with mmap.mmap(fd, 2 * BIG) as memory:
@@ -309,7 +309,7 @@ def beyond_the_end(tmp_path: Path) -> Iterator[mmap.mmap]:
 async def test_memory_without_a_file_is_refused(
     link: Link, beyond_the_end: mmap.mmap
 ) -> None:
-    """Of any size, and also where small ones are copied: that would end the process."""
+    """Memory of any size is refused: to copy small messages from it would be fatal."""
     async with checked(link, {1: 2}, start=True) as (stream, _):
 
         async def send_many(data: memoryview) -> None:
@@ -380,7 +380,7 @@ async def test_rescue_without_a_file(link: Link, beyond_the_end: mmap.mmap) -> N
 
 @pytest.fixture
 def huge() -> Iterator[mmap.mmap]:
-    """More bytes than one system call moves; they take no memory."""
+    """A buffer that one system call cannot move; it takes no memory."""
     with mmap.mmap(-1, (2 << 30) + 4_099, flags=mmap.MAP_PRIVATE | 0x4000) as memory:
         memory[-1:] = b"!"
         yield memory
@@ -404,7 +404,7 @@ async def test_more_than_two_gib(huge: mmap.mmap, tmp_path: Path) -> None:
 
 
 async def test_received_is_free_whoever_keeps_the_operation() -> None:
-    """The traceback of an exception in the loop may keep it."""
+    """The traceback of an exception in the loop may keep the operation."""
     near, far = socketpair()
     data = bytearray(100)
     async with near, far, attempting(far.receive_into, data) as receiving:
@@ -422,9 +422,9 @@ async def test_received_is_free_whoever_keeps_the_operation() -> None:
 async def test_a_handler_shortens_what_was_received_into(
     left: int, size: int, anyio_backend_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has left comes with the next receive, and nothing from beyond it.
+    """Bytes beyond the shortened buffer come with the next receive.
 
-    It cannot shorten it while more has to come.
+    A handler cannot shorten the buffer while more bytes are expected.
     """
     if anyio_backend_name == "trio":
         pytest.skip("every receive pins its memory there")
@@ -440,7 +440,7 @@ async def test_a_handler_shortens_what_was_received_into(
     near, far = socketpair()
     async with near, far:
         await near.send(data := bytes(payload(1, 10 + size)))
-        assert await far.receive(10) == data[:10]  # it is bound to its loop
+        assert await far.receive(10) == data[:10]  # this binds it to its loop
         monkeypatch.setattr(receiving, "receive_at_once", interrupted)
         with pytest.raises((KeyboardInterrupt, BufferError)):
             await far.receive_exactly(buffer)

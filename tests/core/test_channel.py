@@ -1,7 +1,7 @@
 """One operation, one port, one channel, by hand: what C has borrowed, and how it ends.
 
-What streams do with them is tested with the contract.  These situations are those that
-come to a stream only once in a great while.
+The tests of the contract check what streams do with them.  A stream meets the
+situations in this file only once in a great while.
 """
 
 import errno
@@ -86,7 +86,7 @@ class TestOperation:
 
 
 class TestEvents:
-    """What `Port.drain` makes of them.  Events may be told twice, or too late."""
+    """How `Port.drain` treats events, which may come twice, or too late."""
 
     @pytest.mark.parametrize("status", [constants.AZC_ROOM, constants.AZC_COPIED, 0])
     def test_of_an_operation_that_nobody_waits_for(self, status: int) -> None:
@@ -120,7 +120,7 @@ class TestWait:
         begin, worked = time.monotonic(), time.thread_time()
         assert port.wait(operation, seconds) is False
         assert time.monotonic() - begin >= seconds
-        assert time.thread_time() - worked < 0.1  # it slept
+        assert time.thread_time() - worked < 0.1  # it slept, instead of polling
         pipe.read()
         assert port.wait(operation)
 
@@ -146,10 +146,10 @@ class TestClose:
 
 
 class TestLost:
-    """Ports that Python dropped while C had something of theirs."""
+    """Ports that Python dropped while C still used memory of their operations."""
 
     def lose(self, pipe: Unread, data: bytearray) -> int:
-        """The number of a port that nothing refers to any more."""
+        """Return the number of a port to which nothing refers any more."""
         port = Port()
         pipe.send(port, data)
         return port.id
@@ -167,7 +167,7 @@ class TestLost:
         gc.collect()
         assert number in borrows._lost
         borrows.sweep()
-        assert number in borrows._lost  # still on its way
+        assert number in borrows._lost  # its message is still in progress
         assert is_exported(data)
         pipe.read()
         ready = select.poll()
@@ -199,7 +199,7 @@ class TestFd:
     def test_closed_if_it_cannot_be_ours(self) -> None:
         read_fd, write_fd = os.pipe()
         with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
-            Channel(read_fd, OWN)  # in no direction
+            Channel(read_fd, OWN)  # neither IN nor OUT
         assert not is_open(read_fd)
         os.close(write_fd)
 
@@ -213,7 +213,7 @@ class TestFd:
             with pytest.raises(KeyboardInterrupt):
                 Channel(fds[1], OUT | OWN)
             gc.collect()
-            assert not closed  # by us: it is C's
+            assert not closed  # our code has not closed it: C has
             assert not is_open(fds[1])
             patched.setattr(f"{core.__name__}.OfOneProcess.__init__", interrupt)
             with pytest.raises(KeyboardInterrupt):
@@ -270,7 +270,7 @@ class TestSendNow:
     def test_an_interrupted_one_goes_out_whole(
         self, port: Port, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Once it has begun, which a socket's does at once."""
+        """A socket's message begins at once, and then goes on."""
         ours, peer = socket.socketpair()
         ours.setblocking(False)
         channel = Channel(ours.detach(), OUT | OWN)
@@ -305,7 +305,7 @@ class TestTakeBack:
         assert (operation.sent, operation.status) == (SIZE, 0)
 
     def test_a_receive_that_was_interrupted(self, port: Port) -> None:
-        """After C's call and before Python has noted what it said."""
+        """The signal comes after C's call, before Python has noted the result."""
         read_fd, write_fd = os.pipe()
         os.write(write_fd, b"abc")
         channel, view = Channel(read_fd, IN | OWN), pin_writable(bytearray(10))
@@ -321,7 +321,7 @@ class TestTakeBack:
     def test_what_a_call_is_using(
         self, pipe: Unread, port: Port, came: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its end may come just then."""
+        """The operation may end at that very moment."""
         operation, waited = Operation(port, [b"x"]), list[float]()
 
         def drain() -> None:
@@ -342,7 +342,7 @@ class TestTakeBack:
 class TestErrors:
     def test_a_shutdown_that_cannot_be(self, pipe: Unread) -> None:
         with pytest.raises(StreamBroken) as caught:
-            pipe.channel.shutdown()  # a pipe has none
+            pipe.channel.shutdown()  # a pipe has no shutdown
         assert caught.value.total == 0
 
 
@@ -377,7 +377,7 @@ class TestClosing:
     ) -> None:
         with monkeypatch.context() as patched:
             patched.setattr(core, "lib", Answering("azc_close", IN_PROGRESS))
-            patched.setattr(Channel, "fileno", lambda _: 0)  # any fd may have it
+            patched.setattr(Channel, "fileno", lambda _: 0)  # any open fd
             closing = pipe.channel.close(port)
         assert not closing.done
         assert pipe.channel.close(port) is closing

@@ -1,4 +1,4 @@
-"""What an error is, what it says, and that it keeps nothing alive."""
+"""The class and text of each error, and that it keeps no other object alive."""
 
 import asyncio
 import errno
@@ -26,14 +26,14 @@ from aiozerocopy._core.waiter import current_waiter
 from aiozerocopy.client import FrameClient
 from aiozerocopy.framing import FrameReceiver, TruncatedFrame
 
-if sys.version_info < (3, 11):  # (anyio needs it there, too)
+if sys.version_info < (3, 11):  # (anyio needs this package there, too)
     from exceptiongroup import ExceptionGroup
 
 from collections.abc import Awaitable, Callable
 
 E = TypeVar("E", bound=BaseException)
 
-UNKNOWN = errno.EXDEV  # of which nothing better is known than what the system says
+UNKNOWN = errno.EXDEV  # an error for which there is only the system's text
 
 
 def test_how_a_child_ended() -> None:
@@ -114,7 +114,7 @@ def test_of_a_receive() -> None:
     assert str(refused).endswith("; nothing was received")
 
 
-# ---- what is remembered of it --------------------------------------------------------
+# ---- what a failure remembers -------------------------------------------------------
 
 
 def raised(error: E, cause: BaseException | None = None) -> E:
@@ -138,7 +138,7 @@ ERRORS = [
 
 
 def told(error: BaseException | None) -> object:
-    """All that a program can see of it."""
+    """Return everything that a program can see of an error."""
     if error is None:
         return None
     assert error.__traceback__ is None
@@ -156,22 +156,22 @@ def test_a_failure_is_told_again(error: BaseException) -> None:
     assert raised(failure.again()).__traceback__
     anew = told(failure.again())
     each: BaseException | None = error
-    while each is not None:  # what it has keeps it from being compared
+    while each is not None:  # these two keep errors from being equal
         each.__traceback__, each = None, each.__cause__
     for inner in getattr(error, "exceptions", ()):
         inner.__traceback__ = None
     assert anew == told(error)
 
 
-# ---- what it keeps alive -------------------------------------------------------------
+# ---- what an error keeps alive ------------------------------------------------------
 
-# Nothing: the frames between have no cycle.  An exception whose own frame has it as a
-# variable is one; until the next collection it would keep what the callers have, as a
-# pool's frame that somebody waits for.
+# An error must keep nothing alive.  If a frame had it in a variable, this cycle would
+# keep the callers' objects until the next collection: for example a pool's frame for
+# which another task is waiting.
 
 
 class Local:
-    """What a caller has."""
+    """An object of the caller."""
 
 
 def writer_without_reader() -> azc.SendStream:
@@ -222,7 +222,7 @@ async def relays_what_is_closed() -> None:
             await azc.relay(source, sink)
         except azc.StreamClosed:
             caught = True
-    if caught:  # (a group's error is a group)
+    if caught:  # (raised here, because a group's error would be a group)
         raise azc.StreamClosed("the source was closed")
 
 
@@ -246,7 +246,7 @@ async def writes_what_cannot_be_read() -> None:
         end.transport.writelines([memory, memory])
 
 
-receivers: list[FrameReceiver] = []  # that remember their failure
+receivers: list[FrameReceiver] = []  # they remember their failures
 
 
 async def receives_part_of_a_frame() -> None:
@@ -313,7 +313,7 @@ async def test_nothing_is_kept(action: Callable[[], Awaitable[None]]) -> None:
     gc.disable()
     try:
         local = await called(action)
-        await anyio.lowlevel.checkpoint()  # asyncio has what woke the task until then
+        await anyio.lowlevel.checkpoint()  # asyncio still has the future that woke us
         assert local() is None
     finally:
         gc.enable()

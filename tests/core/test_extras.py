@@ -1,4 +1,4 @@
-"""What is missing is said in one way, with a command that works from anywhere."""
+"""Every missing extra is reported alike, with a command that works from anywhere."""
 
 import re
 import shlex
@@ -123,7 +123,7 @@ def test_library_and_commands_say_the_same(package: str, code: str, who: str) ->
     done = scripts.ran([sys.executable, "-c", f"{program}\n{code}"])
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1].removeprefix("ModuleNotFoundError: ")
-    last = last.partition(". Did you mean")[0]  # (Python 3.15 knows similar names)
+    last = last.partition(". Did you mean")[0]  # (Python 3.15 suggests similar names)
     assert re.fullmatch(
         f"{who} needs {package}: pip install '{package}>=[0-9.]+'", last
     )

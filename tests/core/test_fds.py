@@ -1,6 +1,6 @@
-"""Open files over Unix sockets: in order, and none is lost or left open.
+"""Open files over Unix sockets: they stay in order, and none is lost or left open.
 
-(After each test conftest.py looks for fds that were left.)
+(conftest.py looks for fds that are left after each test.)
 """
 
 import errno
@@ -47,7 +47,7 @@ def files(tmp_path: Path) -> Iterator[list[Any]]:
 
 
 def identities(fds: list[int]) -> list[tuple[int, int]]:
-    """Which files these are; they are closed."""
+    """Return device and inode of each file, and close the fds."""
     found = [(os.fstat(fd).st_dev, os.fstat(fd).st_ino) for fd in fds]
     for fd in fds:
         os.close(fd)
@@ -55,7 +55,7 @@ def identities(fds: list[int]) -> list[tuple[int, int]]:
 
 
 def same(fds: list[int], files: list[Any]) -> bool:
-    """Are these those files?  They are closed."""
+    """Tell whether the fds are these files, and close the fds."""
     assert not any(map(os.get_inheritable, fds))
     return identities(fds) == identities([os.dup(file.fileno()) for file in files])
 
@@ -63,7 +63,7 @@ def same(fds: list[int], files: list[Any]) -> bool:
 async def read_all(
     stream: azc.UnixStream, size: int
 ) -> tuple[bytearray, list[tuple[int, list[int]]]]:
-    """So many bytes; and where fds came, as the end of their bytes."""
+    """Read size bytes; also return each list of fds, and where its bytes end."""
     received, came = bytearray(), []
     while len(received) < size:
         piece, fds = await stream.receive_fds(size - len(received), 3)
@@ -84,7 +84,7 @@ async def test_files_come_with_their_message(files: list[Any]) -> None:
 
 
 async def test_order_with_all_that_is_sent(files: list[Any]) -> None:
-    """A recvmsg ends behind bytes that fds came with: so one sees where those were."""
+    """A recvmsg ends behind the bytes of its fds, which shows their place."""
     data = message(1, 0, BIG)
     async with azc.socketpair() as (ours, theirs), anyio.create_task_group() as tasks:
         await ours.put(data)
@@ -108,7 +108,7 @@ async def test_order_with_all_that_is_sent(files: list[Any]) -> None:
 
 
 async def test_behind_a_flush(files: list[Any]) -> None:
-    """An empty message in the queue takes no fds."""
+    """An empty message in the queue does not take the fds."""
     async with azc.socketpair() as (ours, theirs), anyio.create_task_group() as tasks:
         await ours.put(message(1, 0, BIG))
         await begun(ours)
@@ -154,14 +154,14 @@ async def test_cancelled_later_sends_both(files: list[Any]) -> None:
 async def cancel_once_they_have_come(
     ours: azc.UnixStream, theirs: azc.UnixStream, files: list[Any]
 ) -> None:
-    """Cancel a receive_fds when C has bytes and fds, and its task knows nothing yet."""
+    """Cancel a receive_fds when C has its bytes and fds, unknown to its task."""
     async with cut_short(theirs.receive_fds, 100, 3):
         await others_wait()
         assert receives(theirs)
         with socket.socket(fileno=os.dup(ours.fileno())) as sock:
             socket.send_fds(sock, [b"kept"], [file.fileno() for file in files])
         while not theirs._in.stats().bytes:
-            pass  # without a turn for that task
+            pass  # the task has no turn meanwhile
 
 
 @pytest.mark.every_loop
@@ -181,7 +181,7 @@ async def test_cancelled_receive_loses_nothing(files: list[Any]) -> None:
 async def test_interrupted_as_it_begins_nothing_stays_borrowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By a signal that comes before the new receive has a name."""
+    """The signal comes before a variable refers to the new receive."""
 
     class Lost(receiving.Reception):
         def __init__(self, *arguments: Any) -> None:
@@ -237,7 +237,7 @@ async def test_credentials_are_no_fds(files: list[Any]) -> None:
 @linux_only
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_a_message_whose_files_the_kernel_refuses(loop: str) -> None:
-    """The stream goes on.  (Root has no such limit: so strace plays the kernel.)"""
+    """The stream goes on.  (strace injects the error, as root has no such limit.)"""
     code = """
     async def main():
         async with azc.socketpair() as (ours, theirs):

@@ -1,7 +1,7 @@
 """The garbage collector, the interpreter's end, forks and other interpreters.
 
-Each test is a program of its own, since what it looks for ends a process: memory that
-is freed too early, a lock that nobody gives back.  `signal.alarm` ends what hangs.
+Each test runs a program of its own, since the faults that it looks for end a process:
+memory freed too early, a lock that is never released.  `signal.alarm` ends a hang.
 """
 
 import os
@@ -13,10 +13,10 @@ from links import linux_only
 
 from aiozerocopy._core.binding import PORTABLE
 
-pytestmark = linux_only  # the programs look into /proc
+pytestmark = linux_only  # the programs read /proc
 every_loop = pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
 
-# What the programs below share.
+# Shared by the programs below.
 TOOLS = """
     import socket
     BIG = 1 << 20
@@ -51,7 +51,7 @@ TOOLS = """
 
 
 def lost(code: str, *arguments: str) -> tuple[str, str]:
-    """What a program says that forgets to close its streams."""
+    """Return the output of a program that does not close its streams."""
     return scripts.perturbed(TOOLS + code, *arguments)
 
 
@@ -60,9 +60,9 @@ def lost(code: str, *arguments: str) -> tuple[str, str]:
 
 @every_loop
 def test_published_frame_in_a_cycle(loop: str) -> None:
-    """Its pin is released before the collector clears the memoryview that it pins.
+    """The frame's pin is released before the collector clears the pinned memoryview.
 
-    The other way round Python before 3.12.7 crashes.
+    In the other order, Python before 3.12.7 crashes.
     """
     said, complained = lost(
         """
@@ -97,7 +97,7 @@ def test_published_frame_in_a_cycle(loop: str) -> None:
 
 @every_loop
 def test_threads_and_the_streams_of_a_closed_loop(loop: str) -> None:
-    """They send, abort and collect, and all of it ends by itself."""
+    """Threads send, abort and collect garbage, and all of it ends by itself."""
     said, complained = lost(
         """
     import contextlib
@@ -147,7 +147,7 @@ def test_threads_and_the_streams_of_a_closed_loop(loop: str) -> None:
 
 # ---- the program's end --------------------------------------------------------------
 
-# (what is registered before the package is imported runs after all that is its)
+# (an exit handler from before the package's import runs after all of ours)
 STORES = """
     told, answers, fd = map(int, sys.argv[2:])
     data = bytearray(b"a" * BIG)
@@ -202,8 +202,8 @@ def test_nothing_is_sent_of_what_is_stored_at_the_end(warnings: str) -> None:
 
 
 def test_fork_from_c_while_pumps_are_busy() -> None:
-    """Of such a fork Python knows nothing; the child's streams are dead all the same,
-    and it can open its own."""
+    """Python does not notice such a fork.  Still, the child's streams are dead, and it
+    can open streams of its own."""
     scripts.run(
         TOOLS
         + """
@@ -287,7 +287,7 @@ KEPT = {
     ],
 )
 def test_nothing_is_said_and_nothing_hangs_at_the_end(kept: str, place: str) -> None:
-    """What is still there when modules are emptied, and threads stand still."""
+    """Objects that remain when modules are cleared and threads are stopped."""
     if kept == "ring" and PORTABLE:
         pytest.skip("the portable build has no rings")
     if kept == "film" and not shutil.which("ffmpeg"):

@@ -32,15 +32,15 @@ class TestJoined:
             [b""],
             ["ab"],
             [5],
-            [array("H", [1])],  # its length counts numbers,
+            [array("H", [1])],  # its len() counts numbers
             [memoryview(array("H", [1]))],
-            [memoryview(bytes(4)).cast("B", (2, 2))],  # or rows
+            [memoryview(bytes(4)).cast("B", (2, 2))],  # this len() counts rows
             [b"ab", array("H", [1])],
             [b"ab", "cd"],
             [b"ab", 5],
             [b"ab", memoryview(b"abcd")[::2], memoryview(array("H", [1]))],
             [b"ab", _released()],
-            [b"ab", memoryview(mmap.mmap(-1, 2))],  # (a file's may be truncated)
+            [b"ab", memoryview(mmap.mmap(-1, 2))],  # (a file mapping may be truncated)
             type("Own", (list,), {})([b"ab"]),
         ],
     )

@@ -1,4 +1,4 @@
-"""A file whose file system does not answer holds up nothing but its own bytes."""
+"""A file whose file system does not answer delays only its own bytes."""
 
 import os
 import subprocess
@@ -62,7 +62,7 @@ async def test_another_relay_begins(file: HangingFile) -> None:
 
 
 def fork(file: HangingFile) -> None:
-    """A child that lives; its end closes the file, and waits for that."""
+    """Fork a child that stays alive; its end closes the file, and waits for that."""
     read_fd, write_fd = os.pipe()
     child = os.fork()
     if not child:
@@ -110,4 +110,4 @@ def test_the_end_of_the_program(file: HangingFile) -> None:
         file.hold()
         print(file=program.stdin, flush=True)
         assert program.stdout.readline() == "over\n"
-        file.release()  # the kernel closes the file, and waits for that
+        file.release()  # the kernel closes the file at exit, and waits for the answer

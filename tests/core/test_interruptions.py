@@ -1,9 +1,9 @@
-"""A signal's exception at every line of the core: what was borrowed is given back.
+"""A signal's exception at every line of the core: all borrowed memory is given back.
 
-A signal's handler may raise between any two lines.  So each call runs once to note
-which lines of the core it goes through, and then once more for each of them, to be hit
-there.  Whatever becomes of the call, its buffers are the caller's when it is over: they
-are poisoned that instant, and then the other end is read to its end.
+A signal's handler may raise between any two lines.  So each call runs once to note the
+lines of the core that it passes, and then once per line, with an exception there.
+However the call ends, its buffers are then the caller's: they are poisoned at once,
+and only then the peer reads everything.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ from aiozerocopy._core.ahead import Ahead
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.frames import Conversion
 
-pytestmark = linux_only  # it looks into /proc
+pytestmark = linux_only  # the tests read /proc
 
 SMALL = 1000
-PINNED = 10_000  # too much to be copied, and yet out at once
-PATIENCE = 5.0  # seconds for what is over at once, or never
+PINNED = 10_000  # too much to be copied, but sent at once
+PATIENCE = 5.0  # seconds for something that happens at once or never
 
 Call = Callable[[], Awaitable[object]]
 
 
 async def holds(condition: Callable[[], object], seconds: float) -> bool:
-    """Does it, within this time?"""
+    """Tell whether the condition becomes true within this time."""
     with anyio.move_on_after(seconds):
         await until(condition)
         return True
     return False
 
 
-# ---- one call, which is hit once ----------------------------------------------------
+# ---- one call, interrupted once -----------------------------------------------------
 
 
 class Scene:
-    """A link, our stream at one of its ends, and what there is to complain about."""
+    """A link, our stream at one of its ends, and complaints."""
 
     stream: Any
 
@@ -76,12 +76,12 @@ class Scene:
         self.link = link
         self.lines = lines
         self.complaints: list[str] = []
-        self.buffers: list[Any] = []  # what the call borrows
-        self.views: list[memoryview] = []  # of those
+        self.buffers: list[Any] = []  # borrowed by the call
+        self.views: list[memoryview] = []  # of the buffers
         self.raised: list[BaseException] = []
 
     async def call_and_be_hit(self, case: Case) -> None:
-        """Return when it is over, or has had its time."""
+        """Make the call, interrupt it, and return when it has ended or hangs."""
         self.lines.armed = not case.cancel
         with self.lines if not case.thread else contextlib.nullcontext():
             task = asyncio.ensure_future(self._judged(lambda: case.call(self)))
@@ -95,7 +95,7 @@ class Scene:
             await self._ended(task, "the call")
 
     async def succeeds(self, call: Call, what: str) -> bool:
-        """Call it, and nothing hits it any more: it must end, be it by an error."""
+        """Make a call without interruption; it must end, with or without an error."""
         task = asyncio.ensure_future(self._judged(call))
         return await self._ended(task, what) and task.result()
 
@@ -120,12 +120,12 @@ class Scene:
         return False
 
     def in_the_loop(self, _: object, context: dict[str, Any]) -> None:
-        """A callback may be hit as well as a task."""
+        """Accept an interrupted callback."""
         if not isinstance(context.get("exception"), Interruption):
             self.complaints.append(f"in the loop: {context}")
 
     def in_a_finalizer(self, unraisable: Any) -> None:
-        """And so may a finalizer."""
+        """Accept an interrupted finalizer."""
         if not isinstance(unraisable.exc_value, Interruption):
             self.complaints.append(f"in a finalizer: {unraisable.exc_value!r}")
 
@@ -134,7 +134,7 @@ class Scene:
             self.complaints.append(complaint)
 
     async def no_fd_is_left(self, before: set[str]) -> None:
-        """Some may go with the next collection, or with the next stream's end."""
+        """Some fds are closed only by a collection, or when another stream ends."""
         if await holds(lambda: open_fds() <= before, PATIENCE / 50):
             return
         gc.collect()
@@ -143,40 +143,40 @@ class Scene:
         await self.soon(lambda: open_fds() <= before, "fds are left")
 
     def give_back(self) -> None:
-        """The buffers are the caller's again, who makes use of them at once."""
+        """Reuse the buffers at once, as a caller may when the call has ended."""
         raise NotImplementedError
 
     def let_the_peer_go(self) -> None:
-        """The other end has held still until here."""
+        """Let the other end begin, which has not moved until here."""
         raise NotImplementedError
 
     async def finish(self) -> None:
-        """Go on with the stream, close it, and look at what arrived."""
+        """Use the stream again, close it, and look at what arrived."""
         raise NotImplementedError
 
     def nothing_is_borrowed(self) -> None:
         if any(map(is_exported, self.buffers)):
-            gc.collect()  # of a traceback, say, in a cycle
+            gc.collect()  # a traceback may be part of a cycle
             if any(map(is_exported, self.buffers)):
                 self.complaints.append("a buffer is still borrowed")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A call, and what there is before and after it."""
+    """A call, and the preparations for it."""
 
     scene: Callable[..., Any]
     call: Callable[[Any], Awaitable[object]]
     before: Callable[[Any], Awaitable[object]] | None = None
-    cancel: bool = False  # it is cancelled while it waits, and hit from there on
-    thread: bool = False  # it is hit in a thread of its own
+    cancel: bool = False  # cancelled while it waits, and interrupted only from then on
+    thread: bool = False  # interrupted in a thread of its own
     options: dict[str, Any] = field(default_factory=dict)
 
 
 async def be_hit(
     case: Case, kind: str, folder: Path, lines: Lines | Storm
 ) -> list[str]:
-    """What there is to complain about."""
+    """Play the case, and return the complaints."""
     fds = open_fds()
     with open_link("adopted" if kind == "lent" else kind, folder) as link:
         scene = case.scene(link, lines, lent=kind == "lent", **case.options)
@@ -198,7 +198,7 @@ async def be_hit(
 
 
 class Sending(Scene):
-    """One message is sent before the call's and one after them."""
+    """A message is sent before the call's message, and another one after it."""
 
     def __init__(
         self, link: Link, lines: Lines | Storm, *, lent: bool = False, **options: Any
@@ -214,12 +214,12 @@ class Sending(Scene):
         self._reader = PlainReader(link, self._checker.feed)
         self.frames: list[azc.Frame] = []
         self.tickets: list[azc.Ticket] = []
-        self.hub: Broadcast | None = None  # which has borrowed the stream
-        self.thrown_away = 0  # bytes of memory that the caller has let go of
+        self.hub: Broadcast | None = None  # which borrows the stream
+        self.thrown_away = 0  # bytes of memory that the caller has dropped
         self._sequence = 0
 
     def new(self, size: int) -> Any:
-        """A message in memory that will be poisoned."""
+        """Make a message in memory that will be poisoned."""
         data = message(1, self._sequence, size)
         self._sequence += 1
         if self.pool is None or size < BIG:
@@ -232,13 +232,13 @@ class Sending(Scene):
         return frame
 
     def new_bytes(self, size: int) -> bytes:
-        """A message in memory that will be freed, and taken by others."""
+        """Make a message in memory that will be freed, and used again."""
         self.thrown_away = size
         return bytes(message(1, 0, size))
 
     def give_back(self) -> None:
         if not all(ticket.done() for ticket in self.tickets):
-            return  # some of them are not
+            return  # the buffers of some are still borrowed
         for buffer in self.buffers:
             poison(buffer)
         for frame in self.frames:
@@ -320,12 +320,12 @@ class Sending(Scene):
         self.tickets.append(await self.stream.put(self.new(size)))
 
     async def put_first(self) -> None:
-        """What the call waits for, or ends."""
+        """Put a message that the call must wait for, or that it ends."""
         await self.send_first()
         await self.put(BIG)
 
     async def publish(self, count: int) -> None:
-        """Frames that get stuck, in memory that the broadcast uses again and again."""
+        """Publish frames that get stuck, from memory that the broadcast reuses."""
         self.hub = Live()
         self.hub.attach(self.stream, encode=lambda it: (it.view,))
         for number in range(count):
@@ -357,7 +357,7 @@ class Sending(Scene):
 
 
 class Relaying(Sending):
-    """The message comes from a pipe; what a hit relay has left, the next takes."""
+    """The message comes from a pipe; the next relay takes the rest of it."""
 
     def __init__(
         self, link: Link, lines: Lines | Storm, *, lent: bool = False, **options: Any
@@ -369,7 +369,7 @@ class Relaying(Sending):
         self._total = 0
 
     async def find_some(self) -> None:
-        """What was received before and given back goes first."""
+        """Receive some bytes and give them back: the relay sends them first."""
         await self.send_first()
         self._begin(BIG)
         self.source._unread = await self.source.receive(SMALL)
@@ -410,15 +410,15 @@ class Relaying(Sending):
 
 
 class Receiving(Scene):
-    """What a hit receive did not get, the next ones do."""
+    """The next receives return everything that the interrupted receive did not."""
 
     def __init__(self, link: Link, lines: Lines | Storm, *, lent: bool = False) -> None:
         super().__init__(link, lines)
         self.stream = link.receiver()
         self.data = payload(3, 400_000)
-        self.result = b""  # of the call, if it had one
+        self.result = b""  # returned by the call
         self._before = 0  # bytes that were received before the call
-        self._seen = b""  # by the caller in its buffer, when the call was over
+        self._seen = b""  # bytes in the caller's buffer when the call ended
         self._fd = link.take_write_fd()
         self._written = 0
         self._writer = threading.Thread(target=self._write_the_rest, daemon=True)
@@ -468,7 +468,7 @@ class Receiving(Scene):
         if any(buffer.count(CANARY) < len(buffer) for buffer in self.buffers):
             self.complaints.append("something was stored after the end of the call")
         if not rest:
-            return  # it was closed
+            return  # the stream was closed
         got = bytes(self.data[self._before : len(self.data) - len(rest)])
         if rest != self.data[len(self.data) - len(rest) :]:
             self.complaints.append("what was received later is not the rest")
@@ -496,7 +496,7 @@ class Receiving(Scene):
             os.close(fd)
 
     async def expect_files(self) -> None:
-        """... that come while it waits."""
+        """Let files arrive while the call waits."""
         await self.receive_first()
         self.let_the_peer_go = self._let_the_peer_go_with_files  # type: ignore[method-assign]
 
@@ -520,7 +520,7 @@ class Receiving(Scene):
 
 
 class ReceivingAhead(Receiving):
-    """What comes for a call that is hit stays, and is taken by the next."""
+    """The next call takes the data of an interrupted call."""
 
     def __init__(self, link: Link, lines: Lines | Storm, *, lent: bool = False) -> None:
         super().__init__(link, lines, lent=lent)
@@ -639,11 +639,11 @@ RECEIVES = {
 CASES = SENDS | RECEIVES
 ROOMS = ("_core", "streams")
 WAYS = [("pipe", "asyncio"), ("unix", "asyncio"), ("lent", "asyncio")]
-LATER = ("waiting", "cancelled", "thread", "aclose")  # what the loop has a part in
+LATER = ("waiting", "cancelled", "thread", "aclose")  # cases that need the loop
 
 
 def ways_of(name: str) -> list[tuple[str, str]]:
-    """What receives is lent nothing, and only Unix sockets carry files."""
+    """Return a case's links and loops: only sends lend, only Unix sockets take fds."""
     ways = [way for way in WAYS if way[0] != "lent" or name in SENDS]
     if "fds" in name:
         ways = WAYS[1:2]
@@ -666,8 +666,8 @@ never_awaited = pytest.mark.filterwarnings("ignore:coroutine .* was never awaite
 
 
 def hit(name: str, way: tuple[str, str], folder: Path, times: range) -> None:
-    """Make the call once, and then once more for this link's and loop's share of the
-    places: of each line, where it is reached for so many times."""
+    """Play the case, and again with an interruption at each place in this way's share.
+    ``times`` selects places by how often their line was reached before."""
     kind, loop = way
     share = slice(ways_of(name).index(way), None, len(ways_of(name)))
     if os.environ.get("AZC_EVERY_LINE") == "1":
@@ -680,14 +680,14 @@ def hit(name: str, way: tuple[str, str], folder: Path, times: range) -> None:
     run_on(loop, partial(hit_each_line, play, ROOMS, some))
 
 
-@never_awaited  # what was hit between a call and its await
+@never_awaited  # for an interruption between a call and its await
 @every_case
 def test_one_line_after_the_other(
     name: str, kind: str, loop: str, tmp_path: Path
 ) -> None:
-    """Of the links and loops each hits some of the lines; all of them hit all.
+    """Each link and loop interrupts some of the lines; together they cover all lines.
 
-    With AZC_EVERY_LINE=1 in the environment each hits all, which takes half an hour.
+    With AZC_EVERY_LINE=1 each covers all lines, which takes half an hour.
     """
     hit(name, (kind, loop), tmp_path, range(1, 2))
 
@@ -705,7 +705,7 @@ def test_where_a_line_is_reached_again(
 
 
 class Storm:
-    """As `Lines`, but it is a signal that hits, and in the middle of a line, too."""
+    """Like `Lines`, but a real signal interrupts, even in the middle of a line."""
 
     def __init__(self, dice: random.Random) -> None:
         self.seen: list[Place] = []
@@ -719,7 +719,7 @@ class Storm:
         signal.setitimer(signal.ITIMER_REAL, self._dice.uniform(5e-6, 300e-6))
 
     def __exit__(self, *_: object) -> None:
-        self._is_over = True  # (one that another thread gets may still come)
+        self._is_over = True  # (a signal that another thread received may still come)
         signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _handle(self, _: int, frame: FrameType | None) -> None:
@@ -729,12 +729,12 @@ class Storm:
         if self.armed and room.startswith(("aiozerocopy._core", "aiozerocopy.streams")):
             self.hits = 1
             raise Interruption
-        signal.setitimer(signal.ITIMER_REAL, 20e-6)  # somebody else's turn
+        signal.setitimer(signal.ITIMER_REAL, 20e-6)  # another thread's turn
 
 
 @pytest.mark.slow
 @never_awaited
-@pytest.mark.timeout(120)  # (it never comes, as it would be a signal, too)
+@pytest.mark.timeout(120)  # (its own signal cannot come: the test uses SIGALRM)
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_thousand_signals(loop: str, tmp_path: Path) -> None:
     dice, hits = random.Random(7), 0
@@ -747,7 +747,7 @@ def test_a_thousand_signals(loop: str, tmp_path: Path) -> None:
 
     async def main() -> None:
         nonlocal hits
-        while hits < 500:  # on each loop
+        while hits < 500:  # for each loop
             name, kind = dice.choice(cases)
             storm = Storm(dice)
             complaints = await be_hit(CASES[name], kind, tmp_path, storm)

@@ -1,7 +1,7 @@
-"""What a stream outlives, and what its end costs others.
+"""Events that a stream survives, and what its end costs others.
 
-A moment without fds, a peer's reset, a socket that lingers: whoever sends is told the
-truth, and nobody else suffers.
+A moment without fds, a peer's reset, a socket that lingers: the sender gets the true
+error, and other streams are not affected.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ from aiozerocopy import StreamBroken
 
 SMALL = 1000
 Send = Callable[[azc.SendStream, bytes], Awaitable[object]]
-# For what takes seconds, and is the same with every loop.
+# For tests that take seconds, and behave the same on every loop.
 only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
@@ -77,7 +77,7 @@ async def test_reset_is_told_first_and_ever_after(send: Send, tmp_path: Path) ->
 @pytest.mark.anyio
 @pytest.mark.parametrize("kind", ["pipe", "fifo", "pty", "unix"])
 async def test_a_moment_without_fds(kind: str, tmp_path: Path) -> None:
-    """What is to watch over the sends needs some; it gets them a little later."""
+    """The watch over sends needs fds, which it gets a little later."""
     checker = Checker()
     with open_link(kind, tmp_path) as link:
         async with reading(link, checker.feed, start=False) as reader:
@@ -94,12 +94,12 @@ async def test_a_moment_without_fds(kind: str, tmp_path: Path) -> None:
     assert checker.counts == {1: 2}
 
 
-# ---- what the end of one costs others -----------------------------------------------
+# ---- the costs of an end for others --------------------------------------------------
 
 
 @contextlib.asynccontextmanager
 async def no_longer_than(seconds: float) -> AsyncIterator[None]:
-    """The event loop is not stopped for so long while the block runs."""
+    """Assert that the event loop never stops for this long during the block."""
     longest, beats = 0.0, 0
 
     async def beat() -> None:
@@ -121,7 +121,7 @@ async def no_longer_than(seconds: float) -> AsyncIterator[None]:
 
 @pytest.mark.anyio
 class TestEnds:
-    """A loop that waits for them stops for some seconds; but machines are busy."""
+    """A loop that waited for these ends would stop for seconds (machines are busy)."""
 
     @pytest.mark.parametrize("end", ["abort", "cancelled aclose"])
     async def test_linger(self, end: str, tmp_path: Path) -> None:
@@ -140,21 +140,21 @@ class TestEnds:
             data.clear()
             far = socket.socket(fileno=link.take_read_fd())
             far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-            far.close()  # and so ends the lingering
+            far.close()  # this also ends the lingering
 
     @linux_only
     @only_asyncio
     @pytest.mark.parametrize("end", ["abort", "cancelled aclose"])
     async def test_stuck_terminals(self, end: str) -> None:
-        data = bytearray(b"\n" * BIG)  # each becomes two bytes
+        data = bytearray(b"\n" * BIG)  # a terminal makes two bytes of each
         streams = []
         with contextlib.ExitStack() as others:
             for _ in range(20):
                 master, slave = pty.openpty()
                 others.callback(os.close, master)
                 stream = azc.open_writer(slave)
-                # A terminal that has room for some bytes of a longer piece keeps
-                # who brought it until it has room for all.
+                # A terminal with room for only some bytes of a piece blocks the writing
+                # thread until it has room for the rest.
                 await stream.send(b"x" * 100)
                 await stream.put(data)
                 streams.append(stream)
@@ -167,20 +167,20 @@ class TestEnds:
 
 
 def _stuck_in_a_terminal() -> int:
-    """Threads of this process that a terminal does not let go of."""
+    """Return how many threads of this process are stuck in a terminal."""
     count = 0
     for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # the thread has just ended
             count += (task / "wchan").read_text() == "wait_woken"
     return count
 
 
-# ---- a pipe of ours that somebody made blocking -------------------------------------
+# ---- a pipe of ours that was made blocking -------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["writer", "reader"])
 def test_pipe_that_was_made_blocking(end: str) -> None:
-    """Its ends may have been inherited, or passed on, and O_NONBLOCK is shared."""
+    """O_NONBLOCK is shared with processes that inherited an end or were passed one."""
     scripts.run(
         f"""
     import links

@@ -1,7 +1,7 @@
-"""Pages lent to the reader of a pipe or a UNIX socket: nobody sees them change.
+"""Pages lent to the reader of a pipe or a Unix socket do not change under its eyes.
 
-A reader of lent pages sees what is in them when it reads.  So each test poisons the
-frame the moment that it is its own again, and reads afterwards.
+A reader of lent pages sees their content at the time of its read.  So each test poisons
+the frame as soon as the frame is its own again, and reads afterwards.
 """
 
 from __future__ import annotations
@@ -59,25 +59,25 @@ pytestmark = [
 
 
 KINDS = ["pipe", "socket"]
-PART = {"pipe": 64 << 10, "socket": 128 << 10}  # bytes: as few as are ever lent
-LONG = 4 << 20  # bytes: the buffer of a socket that lends
-ERRORS = ["EINVAL", "EPERM", "ENOSYS", "EFAULT"]  # of a kernel that does not lend
+PART = {"pipe": 64 << 10, "socket": 128 << 10}  # bytes: the least that is ever lent
+LONG = 4 << 20  # bytes: the buffer of a lending socket
+ERRORS = ["EINVAL", "EPERM", "ENOSYS", "EFAULT"]  # from kernels that do not lend
 
 
 class Lent(Loan):
-    """A link whose reader is a plain fd, a writer that lends, and a pool."""
+    """A link with a plain fd to read, a writer that lends, and a pool."""
 
     def __init__(self, kind: str, peer: str, slots: int) -> None:
         fd, write_fd = ends(kind)
         self.part = PART[kind]
         super().__init__(azc.open_writer(write_fd, peer), fd, slots)
         self.frame = filled(self.pool, 1)
-        if kind == "socket":  # from now on it has room for more than is lent at least
+        if kind == "socket":  # room for more than the least that is lent
             with socket.socket(fileno=os.dup(self.stream.fileno())) as sock:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 104 << 10)
 
     def hang_up(self) -> None:
-        """The only reader leaves; the fd is another file's then."""
+        """Let the only reader leave; the fd's number is another file's then."""
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, self.fd)
         os.close(null)
@@ -95,7 +95,7 @@ async def opened(kind: str, peer: str = "reads", slots: int = 3) -> AsyncIterato
 
 
 def pipes() -> set[int]:
-    """The fds of this process that are pipes' ends."""
+    """Return the fds of this process that are ends of pipes."""
     found = set()
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -107,7 +107,7 @@ def pipes() -> set[int]:
 async def lane_between(
     writer: azc.SendStream, reader: azc.ReceiveStream, size: int = LONG
 ) -> str:
-    """How a frame has gone."""
+    """Send a frame, and return the lane that it took."""
     data = bytearray(size)
     with azc.FramePool(size) as pool, filled(pool, 1) as frame:
         async with meanwhile(reader.receive_exactly, data):
@@ -136,7 +136,7 @@ class TestLane:
             assert link.stream.lane == "copy"
             tasks.start_soon(link.stream.send, bytes(SIZE))
             await link.read(SIZE)
-            assert link.stream.lane == "copy"  # not memory of a pool
+            assert link.stream.lane == "copy"  # heap memory is not lent
             with filled(link.pool, 1) as frame:
                 tasks.start_soon(link.stream.send, frame)
                 assert await link.read(SIZE) == payload(1, SIZE)
@@ -329,7 +329,7 @@ class TestTakenBack:
     async def test_after_a_cancel_the_reader_sees_old_bytes(self, lent: Lend) -> None:
         async with lent() as link:
             await cancel_halfway(link.stream, link.frame)
-            assert_same(link.frame.view, payload(1, SIZE))  # it is as it was
+            assert_same(link.frame.view, payload(1, SIZE))  # it is unchanged
             poison(link.frame.view)
             assert_same(await link.read(SIZE), payload(1, SIZE))
             assert link.stream.stats.bytes_rescued
@@ -357,8 +357,7 @@ class TestTakenBack:
             assert file.read() == b"a" * PART[kind]
 
     async def test_only_memory_of_a_pool_is_lent(self, lent: Lend) -> None:
-        """What stands before and behind a frame in one message could not be taken
-        back."""
+        """Other memory around a frame in one message could not be taken back."""
         async with lent() as link:
             ends = bytearray(b"<" * 5_000)
             want = bytes(ends) + bytes(link.frame.view) + bytes(ends)
@@ -369,7 +368,7 @@ class TestTakenBack:
             assert_same(await link.read(len(want)), want)
 
     async def test_a_number_that_is_anothers_is_not_asked(self, lent: Lend) -> None:
-        """The pipe that has our number now is empty: ours is not."""
+        """The number now belongs to an empty pipe; our pipe still has data."""
         async with lent() as link:
             part = link.frame.view[: link.part]
             ticket = await link.stream.put(part)
@@ -385,7 +384,7 @@ class TestTakenBack:
 
     @pytest.mark.parametrize("end", [0, 1])
     async def test_a_number_of_the_pipe_between_is_anothers(self, end: int) -> None:
-        """Nothing of ours goes into that one, nor of its bytes to our reader."""
+        """None of our data goes into that pipe, and none of its data to our reader."""
         before = pipes()
         async with opened("socket") as link, anyio.create_task_group() as tasks:
             tasks.start_soon(link.stream.send, link.frame)
@@ -573,13 +572,13 @@ class TestRefused:
     async def test_kernel_that_refuses_gets_copies(self, kind: str, fault: str) -> None:
         for when in (":when=1", ":when=3+"):
             if when == ":when=3+" and fault.startswith("pipe2"):
-                continue  # it is opened once
+                continue  # the call is made only once
             said = scripts.run(REFUSED, "asyncio", kind, under=refusing(fault + when))
             assert said.split() == ["copy"]
 
 
 class TestAnyMemory:
-    """What Dask's comms do with the memory of their arrays."""
+    """Lend any memory, as Dask's comms do with that of arrays."""
 
     @pytest.mark.parametrize("make", [bytes, bytearray, memoryview])
     async def test_it_is_lent_in_order_with_what_is_small(self, make: Any) -> None:

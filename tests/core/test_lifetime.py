@@ -1,4 +1,4 @@
-"""Forks, exits, lost numbers, two loops: who owns what, and for how long."""
+"""Forks, exits, lost fds, two loops: who owns streams and memory, and for how long."""
 
 import fcntl
 import gc
@@ -122,7 +122,7 @@ class TestFork:
 
 @pytest.mark.anyio
 class TestNumbers:
-    """A stream is its file, never the number: no byte goes to another file."""
+    """A stream is tied to its file, not to a number: other files get no byte."""
 
     @pytest.mark.parametrize("somewhere", [True, False], ids=["dup lives", "last"])
     @pytest.mark.parametrize("kind", ["pipe", "adopted", "fifo", "pty", "unix"])
@@ -139,7 +139,7 @@ class TestNumbers:
                     sending = attempt(tasks, stream.send, data)
                     await begun(stream)
                     number = stream.fileno()
-                    # It waits for the reader: no call is between check and write.
+                    # The pipe is full, so no call is between its check and its write.
                     await until(lambda: not select.select([], [number], [], 0)[1])
                     spare = os.dup(number) if somewhere else -1
                     other = _put_a_file_at(number, tmp_path / "other")
@@ -148,12 +148,12 @@ class TestNumbers:
                         await until(lambda: sending.done)
                         os.close(spare)
                     else:
-                        await reader.finish()  # there is no way to it any more
+                        await reader.finish()  # no fd leads to the pipe any more
                     stream.abort()
                 error = StreamBroken if somewhere else (StreamBroken, StreamClosed)
                 assert isinstance(sending.error, error)
                 data.clear()
-                assert os.fstat(other).st_size == 0  # open still, and empty
+                assert os.fstat(other).st_size == 0  # still open, and empty
                 os.close(other)
         assert_prefix(received, sent)
 
@@ -187,7 +187,7 @@ async def test_closing_twice_closes_nobody_elses_file(pipe: Link, end: str) -> N
 
 
 def _put_a_file_at(number: int, path: Path) -> int:
-    """Close number behind everybody's back and open another file there."""
+    """Close number without the package's knowledge, and open a file there."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     if fd != number:
         os.dup2(fd, number, inheritable=False)
@@ -197,7 +197,7 @@ def _put_a_file_at(number: int, path: Path) -> int:
 
 @pytest.mark.anyio
 class TestModes:
-    """Blocking mode belongs to all who share the file: it stays as it was."""
+    """All fds of a file share its blocking mode: we leave it as it was."""
 
     @pytest.mark.parametrize("blocking", [True, False])
     async def test_flags_stay(self, adopted: Link, blocking: bool) -> None:
@@ -253,7 +253,7 @@ class TestLoops:
 
     @pytest.mark.anyio
     async def test_abort_as_it_is_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """By another thread, say, that finds no waiter yet."""
+        """For example by another thread, which finds no waiter yet."""
 
         def aborts() -> Waiter:
             ends.one.abort()
@@ -269,8 +269,8 @@ class TestLoops:
             assert len(borrowed) == len(before) + 1
 
     def test_a_closed_stream_that_is_kept_keeps_no_port(self) -> None:
-        """What ends after its loop is told to whoever sweeps lost ports: a port that
-        is kept is not lost, and the memory would be borrowed as long as the stream."""
+        """Operations that end after their loop are noticed by a sweep of lost ports.
+        A kept port is not lost: memory would stay borrowed as long as the stream."""
         ends = azc.socketpair()
 
         async def use() -> weakref.ref[Port]:
@@ -288,20 +288,20 @@ class TestLoops:
 
 @pytest.mark.anyio
 class TestClosed:
-    """What was accepted is out when a stream is closed, or an error says that not."""
+    """After the close, accepted messages are out, or an error says otherwise."""
 
     async def test_after_a_failure_of_which_the_loop_has_not_heard(self) -> None:
         reader, writer = azc.pipe()
         ticket = await writer.put(bytes(2 * BIG))  # more than the pipe holds
         reader.abort()
-        while writer.stats.messages_queued:  # and the loop has no turn
+        while writer.stats.messages_queued:  # the loop has no turn meanwhile
             pass
         with pytest.raises(StreamBroken, match="reader is gone"):
             await writer.aclose()
         assert ticket.done()
 
 
-# A task that sends, and what happens once it is stuck.  (WAIT is for `_start`.)
+# A task that sends, and an action once it is stuck.  (`_start` looks for WAIT.)
 SENDS = """
     stuck = threading.Event()
 
@@ -350,7 +350,7 @@ ENDS = {
 
 
 class TestExit:
-    """The interpreter may end at any moment: a clean prefix, a word, no crash."""
+    """The interpreter may end at any time: an intact prefix, a warning, no crash."""
 
     SENDER = """
     import oracle
@@ -361,10 +361,10 @@ class TestExit:
     from aiozerocopy._core.borrows import borrowed
     borrowed[0] = [type("Held", (), {"__del__": lambda _: os.write(2, b"freed")})()]
     """
-    BEFORE = "import atexit; atexit.register(lambda: late())"  # after ours
+    BEFORE = "import atexit; atexit.register(lambda: late())"  # runs after ours
 
     def _start(self, code: str, loop: str = "asyncio") -> tuple[bytes, int, str]:
-        """Run a program that sends to a pipe: what arrived, its status, its words."""
+        """Run a program that sends to a pipe; return data, exit status and stderr."""
         read_fd, write_fd = os.pipe()
         process = scripts.start(
             self.SENDER + code,
@@ -377,7 +377,7 @@ class TestExit:
         os.close(write_fd)
         with process, open(read_fd, "rb") as reader:
             received = b""
-            if "WAIT" in code:  # it says so when the pipe is full
+            if "WAIT" in code:  # the program says when the pipe is full
                 assert process.stdout is not None
                 assert process.stdout.readline() == "stuck\n"
                 process.wait(timeout=15)
@@ -414,15 +414,15 @@ class TestExit:
         assert status == expected
         assert 0 < len(received) < 1 << 20
         assert "Fatal" not in complained
-        assert status or "Exception" not in complained  # of a thread
+        assert status or "Exception" not in complained  # in a thread
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop"], indirect=True)
 async def test_cancelled_while_others_run_cancels_nobody_else() -> None:
-    """A send whose budget is spent yields; a cancel then must not hit another's send.
+    """A send with a spent budget yields; a cancel then must not hit another send.
 
-    (In trio that yield is shielded, and tasks have no order.)
+    (On trio the yield is shielded, and tasks have no order.)
     """
     near, far = azc.socketpair()
     data = payload(2, BIG)
@@ -450,7 +450,7 @@ async def test_cancelled_while_others_run_cancels_nobody_else() -> None:
 
 @pytest.mark.anyio
 async def test_nothing_is_kept_of_what_is_over(pipe: Link) -> None:
-    """A program that runs for long would grow by every message."""
+    """A program that runs for long would grow with every message."""
     before = set(borrowed)
     received = bytearray()
     async with reading(pipe, received.extend):
@@ -463,7 +463,7 @@ async def test_nothing_is_kept_of_what_is_over(pipe: Link) -> None:
                 await stream.put(b"x")
             assert stream._waiter is not None
             operations = stream._waiter.port.operations
-            # (one is ready for the next message, where a stream keeps one)
+            # (a stream may keep one prepared operation for its next message)
             assert len(operations) <= 1
             assert len(set(borrowed) - before) <= 1
         await until(lambda: not operations and set(borrowed) <= before)

@@ -1,6 +1,6 @@
-"""Leases of memory, by hand: each lasts as long as its views, and no longer.
+"""Leases of memory, step by step: each lasts as long as its views, and no longer.
 
-What pools make of them is in core/test_pool.py.
+Pools, which use leases, have their tests in core/test_pool.py.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Ending = Callable[[], object]
     Lease = Callable[[Ending], memoryview]
 
-UNUSED = -1  # no key of a real lease
+UNUSED = -1  # not the key of a real lease
 
 
 def nothing() -> None:
@@ -44,14 +44,14 @@ def nothing() -> None:
 
 
 def claim(slots: Slots) -> tuple[int | None, _Terms]:
-    """The number of the slot that was claimed, and what keeps it leased."""
+    """Claim a slot; return its index, and the object that keeps it leased."""
     life = object()
     _, number = slots.claim(_Terms(life, nothing)) or (0, None)
     return number, _Terms(life, nothing)
 
 
 class TestInterruptedLeases:
-    """Nobody holds them, but they have not ended."""
+    """Leases without a holder that have not ended."""
 
     @pytest.fixture
     def ends(self) -> Iterator[list[str]]:
@@ -80,7 +80,7 @@ class TestInterruptedLeases:
 
 
 class Witness:
-    """Notes when it is finalized, and what it then sees in memory that it refers to."""
+    """Notes its finalization, and the content of its memory at that time."""
 
     def __init__(self, events: list[str]) -> None:
         self.events = events
@@ -94,7 +94,7 @@ class Witness:
 
 @pytest.fixture(params=["pool", "file", "other memory"])
 def lease(request: pytest.FixtureRequest) -> Iterator[Lease]:
-    """Lease four bytes, which stay mapped whatever happens to the lease."""
+    """Lease four bytes, which stay mapped even after the lease."""
     if request.param == "file" and sys.platform != "linux":
         pytest.skip("Linux only")
     kinds: dict[str, Callable[[], Memory]] = {
@@ -112,13 +112,13 @@ def lease(request: pytest.FixtureRequest) -> Iterator[Lease]:
         return view
 
     yield lease_it
-    memory = kept.pop()  # (pytest holds the function for longer)
+    memory = kept.pop()  # (pytest keeps the function for longer)
     if isinstance(memory, FileMemory):
         memory.file.close()
 
 
 def lost_in_a_cycle(lease: Lease) -> list[str]:
-    """What happens to a lease that is lost with an older and a younger witness."""
+    """Lose a lease in a cycle with an older and a younger witness; return events."""
     events: list[str] = []
     older, view = Witness(events), lease(partial(events.append, "end"))
     younger = Witness(events)
@@ -134,7 +134,7 @@ def lost_in_a_cycle(lease: Lease) -> list[str]:
 
 
 class TestCycles:
-    """The collector finalizes in any order; a lease ends after all of that."""
+    """The collector finalizes in any order; a lease ends after all the witnesses."""
 
     def test_it_ends_after_all_finalizers(self, lease: Lease) -> None:
         assert lost_in_a_cycle(lease) == ["callback", "seen", "seen", "end"]
@@ -143,7 +143,7 @@ class TestCycles:
     def test_a_lease_that_the_collector_tracks_is_caught(
         self, lease: Lease, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The negative control: as it is for every instance of an int's subclass."""
+        """The negative control: a lease that is tracked, as subclasses of int are."""
         monkeypatch.setattr(core, "_untrack", gc.is_tracked)
         assert lost_in_a_cycle(lease).index("end") < 3
 
@@ -196,10 +196,10 @@ class TestSlots:
         assert (first, second) == (0, 1)
         assert claim(slots)[0] == 2
         del held, also_held
-        assert claim(slots)[0] == 2  # (whose memory is warm)
+        assert claim(slots)[0] == 2  # (the slot whose memory is still in caches)
 
     def test_a_lease_that_ends_late_ends_no_other(self) -> None:
-        """Without the GIL, another thread may have to deallocate it."""
+        """Without the GIL, another thread may deallocate the lease late."""
         slots = Slots(1)
         _, held = claim(slots)
         late = core._Lease(slots._keys[0])
@@ -227,7 +227,7 @@ class TestMemory:
             assert size() < before + (32 << 20)
 
     def test_nothing_is_leased_after_its_end(self) -> None:
-        """As a finalizer may try that runs later than the memory's."""
+        """A finalizer that runs after the memory's own may try this."""
         memory = Memory(10, 1)
         memory.__del__(lambda: False)
         with pytest.raises(ValueError, match="given back"):
@@ -246,7 +246,7 @@ class TestClaims:
         first = Claim(partial(ends.append, "first"))
         second = Claim(partial(ends.append, "second"))
         assert first.key != second.key
-        core.sweep()  # as another thread may: they have no view yet
+        core.sweep()  # (another thread may do this, before the claims have views)
         del first
         assert ends == ["first"]
         del second

@@ -1,6 +1,6 @@
-"""What a signal's handler or a finalizer sends in the middle of a call that sends.
+"""Sends by a signal's handler or a finalizer in the middle of another send.
 
-It may come between any two lines, by the same stream.
+They may come between any two lines, on the same stream.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from interruption import Lines, Place, run_on, shown
 import aiozerocopy as azc
 from aiozerocopy import transport
 
-SMALL, BIG = 1000, 1_000_000  # a socket takes one at once, and the other not
+SMALL, BIG = 1000, 1_000_000  # a socket takes a small one at once, but not a big one
 ROOMS = ("_core.sending", "_core.channel", "_core.borrows", "_core.pins", "transport")
 
 
 class Meanwhile(Lines):
-    """Calls once, at one line."""
+    """Makes a call once, at one line."""
 
     def __init__(self, at: Place | None, call: Callable[[], object]) -> None:
         super().__init__(at, ROOMS)
@@ -33,20 +33,20 @@ class Meanwhile(Lines):
 
 
 def done(coroutine: Coroutine[Any, Any, object]) -> None:
-    """Run it as far as it goes without waiting, which is to its end."""
+    """Run a coroutine that does not wait to its end."""
     try:
         while True:
-            assert coroutine.send(None) is None  # (it only lets others run)
+            assert coroutine.send(None) is None  # (a checkpoint, at most)
     except StopIteration:
         pass
 
 
 async def by_stream(name: str, near: azc.Stream, at: Place | None, n: int) -> Meanwhile:
-    await near.send(b"A")  # it is bound to its loop
+    await near.send(b"A")  # this binds it to its loop
     send: Any = getattr(near, name)
     with Meanwhile(at, lambda: done(near.put(b"B" * n))) as lines:
         await send([b"A" * (n - 1)] if name == "send_many" else b"A" * (n - 1))
-    elsewhere = [b"C" * n for _ in range(4)]  # where memory is free
+    elsewhere = [b"C" * n for _ in range(4)]  # fills memory that was freed
     await near.flush()
     del elsewhere
     return lines
@@ -66,7 +66,7 @@ async def by_transport(near: azc.Stream, at: Place | None, n: int) -> Meanwhile:
 
 
 async def play(name: str, at: Place | None, n: int) -> tuple[Meanwhile, str]:
-    """The lines, and what was received: which letters, and how many of each."""
+    """Return the lines, and the letters received with the length of each run."""
     near, far = azc.socketpair()
     received = bytearray()
 
@@ -97,7 +97,7 @@ def test_a_send_between_two_lines_of_another(name: str, n: int, loop: str) -> No
         assert received == f"A{n}"
         for place in lines.seen:
             lines, received = await play(name, place, n)
-            if not lines.armed:  # it came there again
+            if not lines.armed:  # the line was reached again
                 assert received in whole, f"{shown(place)}: {received}"
 
     run_on(loop, main)

@@ -1,4 +1,4 @@
-"""Taking over fds, files and sockets; pairs of our own."""
+"""Adopting fds, files and sockets; pairs that the package makes."""
 
 import bz2
 import contextlib
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def ends() -> Iterator[tuple[int, int]]:
-    """A pipe; what nobody takes is closed."""
+    """A pipe; the test closes the ends that no stream has taken."""
     fds = os.pipe()
     identities = [os.fstat(fd).st_ino for fd in fds]
     yield fds
@@ -45,7 +45,7 @@ def ends() -> Iterator[tuple[int, int]]:
                 os.close(fd)
 
 
-# ---- what can be taken over ----------------------------------------------------
+# ---- what can be adopted -------------------------------------------------------
 
 
 async def test_appending_file_opened_for_both(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ async def test_default_timeout_of_sockets_changes_no_blocking_mode() -> None:
         socket.setdefaulttimeout(None)
 
 
-# In a child: what is tried is a process's own standard output.
+# In a child: the test needs a process with a standard output of its own.
 _STANDARD_STREAMS = """
 import os, sys, anyio, aiozerocopy as azc
 
@@ -256,8 +256,8 @@ async def test_known_peers(ends: tuple[int, int], peer: str) -> None:
         async with azc.open_writer(ends[1], peer) as writer:
             await writer.send(b"hello")
         assert await everything(reader) == b"hello"
-    # No system call of ours in the loop's thread, for a peer that is not trusted (nor
-    # where an adopted pipe cannot be asked not to wait).
+    # For an untrusted peer, the loop's thread makes no system call of ours (nor where
+    # an adopted pipe cannot be asked not to wait).
     never = peer == "untrusted" or PORTABLE
     assert writer.stats.sent_at_once == (0 if never else 1)
 
@@ -308,7 +308,7 @@ async def test_the_reader_is_closed_when_the_writer_cannot_be() -> None:
     assert reader.fileno() == writer.fileno() == -1
 
 
-# ---- pairs of our own ----------------------------------------------------------
+# ---- pairs that the package makes ----------------------------------------------
 
 
 async def test_pipe() -> None:
@@ -350,7 +350,7 @@ async def test_wrap_socket_in_any_mode(seconds: float | None) -> None:
         assert other.recv(10) == b""
 
 
-@linux_only  # which doubles what it is told
+@linux_only  # Linux doubles the size
 @pytest.mark.parametrize("size", [None, 5000])
 async def test_buffer_that_somebody_has_set_stays(size: int | None) -> None:
     one, other = socket.socketpair()
@@ -367,7 +367,7 @@ async def test_buffer_that_somebody_has_set_stays(size: int | None) -> None:
 def test_pipe_that_cannot_be_set_up_leaves_no_fd(
     refused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """(conftest.py looks for it.)"""
+    """(conftest.py looks for fds that are left.)"""
     calls = iter(range(1, 9))
 
     def set_blocking(_fd: int, _blocking: bool) -> None:
@@ -415,7 +415,7 @@ def test_as_the_system_allows(allowed: int, monkeypatch: pytest.MonkeyPatch) -> 
 
     with monkeypatch.context() as patched:
         patched.setattr(fcntl, "fcntl", fcntl_of)
-        enlarge_pipe(7, 1 << 40)  # more than the kernel's own number holds
+        enlarge_pipe(7, 1 << 40)  # too large for the kernel
     halves = [(1 << 30) >> n for n in range(30)]
     last = next((n for n, size in enumerate(halves) if size <= allowed), 13)
     assert asked == [size for size in halves[: last + 1] if size > 1 << 16]

@@ -1,6 +1,6 @@
-"""A caller's buffer as memory for C, and what was lent as a buffer, by hand.
+"""Callers' buffers as memory for C, and lent memory as buffers, step by step.
 
-What streams take and refuse is in core/test_buffers.py.
+core/test_buffers.py checks which buffers streams accept.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COUNT = ffi.new("uint64_t *")
         (slice(0, 10), slice(60, 100), False),
         (slice(0, 100), slice(40, 60), True),
         (slice(0, 100), slice(0, 100), True),
-        (slice(0, 0), slice(0, 100), False),  # nothing has no byte in common
+        (slice(0, 0), slice(0, 100), False),  # an empty buffer shares no byte
     ],
 )
 def test_overlap(one: slice, other: slice, share: bool) -> None:
@@ -55,7 +55,7 @@ def test_what_is_copied_and_asked_has_as_many_references_as_before() -> None:
         assert send_at_once(0, 1, views, 5, SEND, 1) is None
         views[0] = None
         assert send_at_once(0, 1, views, large, SEND, 1)[1] == nbytes(views[0]) == 4097
-        assert send_at_once(0, 1, views, b"", SEND, 1) is None  # it is another's
+        assert send_at_once(0, 1, views, b"", SEND, 1) is None  # it is in use
         assert receive_at_once(0, large, 0, come) is None
         views[0] = None
         assert steady_total([data, data]) == 8192
@@ -64,7 +64,7 @@ def test_what_is_copied_and_asked_has_as_many_references_as_before() -> None:
 
 
 def test_looking_at_messages_calls_nothing_of_the_programs() -> None:
-    """It holds references that such a call could end."""
+    """The check holds references that such a call could drop."""
 
     class Asked(type):
         def __hash__(cls) -> int:
@@ -89,20 +89,20 @@ def test_unpin_releases_what_somebody_still_refers_to() -> None:
     _held = pin(shown)
     with pytest.raises(BufferError):
         data.append(0)
-    for _ in range(2):  # an interrupted call is made again
+    for _ in range(2):  # an interrupted call is repeated
         unpin([None, b"a copy", view, shown])
         data.append(0)
 
 
 class TestPins:
-    """Several pins that release themselves."""
+    """Several pins that are released together."""
 
     def setup_method(self) -> None:
         self.data = [bytearray(10), bytearray(10)]
         self.pins = Pins(map(pin, self.data))
 
     def test_released(self) -> None:
-        for _ in range(2):  # an interrupted call is made again
+        for _ in range(2):  # an interrupted call is repeated
             self.pins.release()
             for each in self.data:
                 each.append(0)

@@ -1,4 +1,4 @@
-"""FramePool: slots that come back when nobody needs them, and not before."""
+"""FramePool: slots come back when nothing uses them any more, and not before."""
 
 import ctypes
 import gc
@@ -51,7 +51,7 @@ class TestFrames:
             assert pool.stats.nbytes == pool.nbytes == 10 * 4096
 
     async def test_released_frame_says_so(self) -> None:
-        """And a block releases its frame."""
+        """A block also releases its frame."""
         with azc.FramePool(10, slots=1) as pool:
             async with pool.acquire_nowait() as frame:
                 pass
@@ -123,7 +123,7 @@ class TestSlots:
         with azc.FramePool(10, slots=1) as pool, anyio.CancelScope() as scope:
             scope.cancel()
             with await pool.acquire():
-                if not is_trio():  # there a call that need not wait goes on
+                if not is_trio():  # on trio, a call that need not wait goes on
                     return
         assert scope.cancelled_caught
         assert pool.stats.acquired == 0
@@ -180,7 +180,7 @@ class TestSlots:
                 thread.join()
 
     async def test_a_slot_comes_back_though_who_took_it_sleeps(self) -> None:
-        """Without the GIL it takes the collector."""
+        """Without the GIL, this takes a garbage collection."""
         frames, end = list[azc.Frame](), threading.Event()
         pool = azc.FramePool(10, slots=1)
         begun_in_thread(lambda: frames.__iadd__([pool.acquire_nowait()]) and end.wait())
@@ -249,7 +249,7 @@ PLAIN_BYTES: dict[str, Any] = {
     "empty bytes": b"",
     "empty ctypes": (ctypes.c_uint16 * 0)(),
 }
-KNOWS_COMPLEX = sys.version_info >= (3, 15)  # a memoryview does
+KNOWS_COMPLEX = sys.version_info >= (3, 15)  # memoryviews do
 (KEPT if KNOWS_COMPLEX else PLAIN_BYTES)["complex"] = np.arange(4) + 1j
 
 

@@ -1,4 +1,4 @@
-"""Children: their pipes, their last words and their end."""
+"""Child processes: their pipes, their last words and their end."""
 
 import errno
 import json
@@ -29,13 +29,13 @@ MEBIBYTE = 1 << 20
 
 
 def python(script: str) -> list[str]:
-    """A Python child that starts in 15 ms."""
+    """Return the command for a Python child that starts in 15 ms."""
     return [sys.executable, "-SIc", script]
 
 
 @pytest.fixture(autouse=True)
 def patient_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child that has closed its pipe may need a moment to be gone."""
+    """A child that has closed its pipe may need a moment to end."""
     monkeypatch.setattr("aiozerocopy._process.child.LAST_WORDS", 15.0)
 
 
@@ -81,11 +81,11 @@ async def look(**options: Any) -> Any:
 @linux_only
 async def test_the_child_has_its_own_ends_what_it_was_passed_and_nothing_else() -> None:
     fd = os.open(os.devnull, os.O_RDONLY)
-    os.set_inheritable(fd, True)  # even what is not ours to hide
+    os.set_inheritable(fd, True)  # even this one is hidden from the child
     read_fd, write_fd = os.pipe()
     with os.fdopen(read_fd) as file:
         seen = await look(pass_fds=[write_fd, write_fd, file])
-        assert not os.get_inheritable(write_fd)  # it is as it was
+        assert not os.get_inheritable(write_fd)  # unchanged
     for each in (fd, write_fd):
         os.close(each)
     assert set(seen["files"]) == {"0", "1", "2", str(write_fd), str(read_fd)}
@@ -146,7 +146,7 @@ async def test_environment_and_folder(tmp_path: Path) -> None:
 
 
 async def test_group_of_its_own() -> None:
-    """Ctrl-C in our terminal is not for it."""
+    """Ctrl-C in our terminal does not reach the child."""
     async with azc.open_process(["cat"], start_new_group=True) as child:
         assert os.getpgid(child.pid) == child.pid
         needs_session = sys.version_info < (3, 11)
@@ -230,7 +230,7 @@ async def test_failure_on_the_way_leaves_nothing(
 async def test_last_words() -> None:
     async with azc.open_process("printf 'words \\377' >&2") as child:
         await child.wait()
-        # At once, and not when its thread has had its turn.
+        # Immediately, even if its thread has had no turn.
         assert child.stderr_tail == "words \ufffd"
     assert child.stderr_tail == "words \ufffd"
 
@@ -249,7 +249,7 @@ async def test_stderr_is_drained_while_the_loop_is_busy() -> None:
     script = "import sys; sys.stderr.write('x' * 1_000_000); print('done')"
     async with azc.open_process(python(script), stdout=True) as child:
         assert child.stdout
-        # This blocks the loop's thread until the child has written all.
+        # This blocks the loop's thread until the child has written everything.
         os.set_blocking(child.stdout.fileno(), True)
         assert os.read(child.stdout.fileno(), 10) == b"done\n"
 
@@ -270,7 +270,7 @@ def test_tail_without_a_thread_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("can't start new thread")
 
     (end, write_end), (other, other_end) = own_pipe(), own_pipe()
-    Tail(other, 100)  # one that is dropped ends when nobody writes any more
+    Tail(other, 100)  # a dropped Tail ends when the last writer closes
     monkeypatch.setattr(threading.Thread, "start", fail)
     with pytest.raises(RuntimeError, match="new thread"):
         Tail(end, 100)
@@ -311,7 +311,7 @@ async def test_child_closes_stdin_and_lives(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.every_loop
 async def test_end_says_what_could_not_be_sent() -> None:
-    # It reads a part when it is told to, and then has its time to end by itself.
+    # On USR1, the child reads a part of its input; then it ends within its grace.
     script = "trap 'head -c 5; exit 3' USR1; echo ready; while :; do sleep 0.01; done"
     child = await azc.open_process(script, stdout=True)
     assert child.stdin
@@ -325,7 +325,7 @@ async def test_end_says_what_could_not_be_sent() -> None:
         assert caught.value.returncode == 3
 
     async with meanwhile(close):
-        await begun(child.stdin, 2)  # the second is the flush
+        await begun(child.stdin, 2)  # the second message is the flush
         child.send_signal(signal.SIGUSR1)
     assert child.returncode == 3
 
@@ -439,7 +439,7 @@ async def test_block_that_fails_terminates() -> None:
 
     with pytest.raises(ZeroDivisionError):
         await fail()
-    # Terminated before its stdin ended: it did not take a part for all.
+    # Terminated before its stdin ended, so it did not take a part for the whole.
     assert children[0].returncode == -signal.SIGTERM
     assert is_gone(children[0].pid)
 
@@ -454,7 +454,7 @@ async def test_block_that_is_cancelled() -> None:
             scope.cancel()
             await everything(child.stdout)
     assert scope.cancelled_caught
-    assert child.returncode == 3  # it had the time that it needs to end
+    assert child.returncode == 3  # it was given time to end
     assert is_gone(child.pid)
 
 
@@ -468,10 +468,10 @@ async def test_aclose_that_is_cancelled() -> None:
 
 
 def test_native_cancel_during_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """asyncio's own cancel goes through anyio's shield; the child ends even so."""
+    """asyncio's own cancel ignores anyio's shield; the child still ends."""
     import asyncio
 
-    monkeypatch.setattr(module, "AFTER_TERMINATE", 60)  # more than a test may take
+    monkeypatch.setattr(module, "AFTER_TERMINATE", 60)  # longer than a test may take
 
     async def main() -> azc.Process:
         child = await azc.open_process(STUBBORN, stdout=True)

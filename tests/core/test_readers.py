@@ -1,9 +1,9 @@
-"""Readers of every kind: whichever way they take the bytes, these are right.
+"""Readers of every kind: however they take the bytes, they get the right ones.
 
-Copies (`peer="unknown"`, `"untrusted"`) are safe from all of them: also what a reader
-holds on to by splice or tee does not change any more once `send` has returned.  Lent
-pages (`peer="reads"`) are for readers that read; what others splice or tee onward they
-see as it is then, but nothing else, and after a cancel only what was sent.
+Copies (`peer="unknown"`, `"untrusted"`) are safe from all readers: bytes that a reader
+holds by splice or tee do not change after `send` has returned.  Lent pages
+(`peer="reads"`) are for readers that read.  A reader that splices or tees sees what the
+pages hold later, but no other memory; and after a cancel, only what was sent.
 """
 
 import ctypes
@@ -30,11 +30,11 @@ MiB = 1 << 20
 PIECE = 50_000
 LIBC = ctypes.CDLL(None, use_errno=True)
 Sink = Callable[[bytes], object]
-Held = Callable[[], object]  # returns once the sender has done with its buffers
+Held = Callable[[], object]  # waits until the sender is done with its buffers
 Read = Callable[[int, Sink, Held], None]
 
 
-# ---- readers: each takes all that comes, and gives it to the sink -------------------
+# ---- readers: each takes everything, and gives it to the sink -----------------------
 
 
 def by_read(fd: int, sink: Sink, _held: Held) -> None:
@@ -49,7 +49,7 @@ def by_readv(fd: int, sink: Sink, _held: Held) -> None:
 
 
 def by_vmsplice(fd: int, sink: Sink, _held: Held) -> None:
-    """From a pipe's reading end that copies, into our memory."""
+    """vmsplice from a pipe's reading end copies the bytes into our memory."""
     memory = ctypes.create_string_buffer(PIECE)
     vec = (ctypes.c_size_t * 2)(ctypes.addressof(memory), PIECE)
     while n := checked(LIBC.vmsplice(fd, ctypes.byref(vec), ctypes.c_ulong(1), 0)):
@@ -57,18 +57,18 @@ def by_vmsplice(fd: int, sink: Sink, _held: Held) -> None:
 
 
 def by_read_and_resize(fd: int, sink: Sink, _held: Held) -> None:
-    """The pipe's size changes while it is full, or not."""
+    """The pipe's size changes, even while it is full."""
     dice = random.Random(1)
     while data := os.read(fd, dice.randrange(1, PIECE)):
         sink(data)
         try:
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 4096 << dice.randrange(9))
-        except OSError:  # what is in it does not fit
+        except OSError:  # its content does not fit into the new size
             continue
 
 
 def by_peek(fd: int, sink: Sink, _held: Held) -> None:
-    """Twice: what is only looked at stays lent."""
+    """Peek and then read, as bytes that were only peeked at stay lent."""
     with socket.socket(fileno=os.dup(fd)) as sock:
         while seen := sock.recv(PIECE, socket.MSG_PEEK):
             data = sock.recv(PIECE)
@@ -77,7 +77,7 @@ def by_peek(fd: int, sink: Sink, _held: Held) -> None:
 
 
 def by_next_owner(fd: int, sink: Sink, _held: Held) -> None:
-    """The socket is on its way in another one with what is in it, again and again."""
+    """The socket, with its content, is sent over another socket after each read."""
     one, other = socket.socketpair()
     with one, other:
         number = os.dup(fd)
@@ -92,7 +92,7 @@ def by_next_owner(fd: int, sink: Sink, _held: Held) -> None:
 
 
 def by_second_opener(fd: int, sink: Sink, _held: Held) -> None:
-    """Two who have opened the same pipe, in turn."""
+    """Two openers of the same pipe read in turn."""
     second = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
     try:
         turn = 0
@@ -104,7 +104,7 @@ def by_second_opener(fd: int, sink: Sink, _held: Held) -> None:
 
 
 def by_splice(fd: int, sink: Sink, held: Held, tees: bool = False) -> None:
-    """Onward into another pipe, which is read when the sender has done."""
+    """Splice or tee into another pipe, read when the sender is done."""
     with own_pipe() as (out, into):
         count = 0
         while n := (tee if tees else os.splice)(fd, into, MiB):
@@ -167,7 +167,7 @@ BOTH_HOLD: list[tuple[str, Read]] = [
 
 
 class Reader:
-    """A thread; what was wrong comes with `finish`."""
+    """A thread that reads; `finish` raises its error."""
 
     def __init__(self, fd: int, read: Read) -> None:
         self.received = bytearray()
@@ -187,7 +187,7 @@ class Reader:
             os.close(self._fd)
 
     async def finish(self) -> bytes:
-        """The sender has done with its buffers: take the rest."""
+        """The sender is done with its buffers: take the rest, and return everything."""
         self._may_go_on.set()
         await until(lambda: not self._thread.is_alive())
         if self._error is not None:
@@ -198,7 +198,7 @@ class Reader:
 
 # ---- copies -------------------------------------------------------------------------
 
-SIZES = (10, 100_000, 4096, 3, 200_000, 65_537, 60_000)  # all of it fits into 1 MiB
+SIZES = (10, 100_000, 4096, 3, 200_000, 65_537, 60_000)  # together less than 1 MiB
 
 
 @pytest.mark.parametrize("read", READ + HOLD)
@@ -235,7 +235,7 @@ lends = pytest.mark.skipif(PORTABLE, reason="the portable build lends nothing")
 
 
 async def lend(stream: azc.SendStream) -> None:
-    """Frames from one slot, each drawn over the one before."""
+    """Send frames from one slot, each drawn over the last."""
     with azc.FramePool(FRAME, slots=1) as pool:
         for number in range(FRAMES):
             with await pool.acquire() as frame:
@@ -269,7 +269,7 @@ async def test_lent_pages_are_safe_from_readers_that_read(
 async def test_who_holds_lent_pages_sees_no_more_than_what_is_drawn(
     kind: str, read: Read
 ) -> None:
-    """As many bytes as were sent, each the right one or one that was stored later."""
+    """The reader gets as many bytes as were sent, each of its frame or a later one."""
     got = await received_of_lent(kind, read)
     frames = [message(1, number, FRAME - 32) for number in range(FRAMES)]
     assert len(got) == FRAMES * FRAME
@@ -286,9 +286,9 @@ async def test_who_holds_lent_pages_sees_no_more_than_what_is_drawn(
 async def test_what_was_lent_is_taken_from_nobody_by_a_cancel(
     kind: str, read: Read, end: str
 ) -> None:
-    """The slot moves to other pages: so even who holds the old ones sees the old bytes.
+    """The slot moves to other pages, so holders of the old pages see the old bytes.
 
-    The reader begins when it is over, with what is in the pipe.
+    The reader starts after the end of the send, and takes what is in the pipe.
     """
     read_fd, write_fd = ends(kind)
     size = 60_000

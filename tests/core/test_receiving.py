@@ -1,4 +1,4 @@
-"""One receive, step by step: what is borrowed, when it yields, and what is refused."""
+"""Receives, step by step: what they borrow, when they yield, and why they fail."""
 
 import errno
 import os
@@ -50,7 +50,7 @@ class TestYields:
     async def test_what_asks_for_nothing_does(
         self, ends: azc.opening.PipeEnds, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its stream may be closed meanwhile."""
+        """A checkpoint, in which the stream may be closed."""
         await ends.writer.send(b"x")
         await ends.reader.receive()
         waiter = ends.reader._waiter
@@ -68,7 +68,7 @@ class TestYields:
 
 
 class TestLending:
-    """Somebody else receives from the fd, and then we do again."""
+    """Receives by another user of the fd, and then by the stream again."""
 
     async def test_what_c_has_left_over_is_unread(
         self, ends: azc.opening.PipeEnds, monkeypatch: pytest.MonkeyPatch
@@ -93,7 +93,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("waits", [False, True])
     async def test_what_had_come_is_counted(self, waits: bool) -> None:
-        """The next receive begins with it."""
+        """The error counts bytes that had come, and the next receive returns them."""
         peer, ours = socket.socketpair()
         async with azc.wrap_socket(ours) as stream:
             await stream.send(b"never read, so the peer's close resets the connection")
@@ -121,7 +121,7 @@ class TestInterrupted:
         error: type[BaseException],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """A coroutine that is being closed may not await: its thread blocks."""
+        """A coroutine that is being closed may not await, so its thread blocks."""
         await ends.writer.send(b"x")
         await ends.reader.receive()
         with monkeypatch.context() as patched:
@@ -136,8 +136,8 @@ class TestInterrupted:
     async def test_twice(
         self, ends: azc.opening.PipeEnds, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What had come is kept, and the memory given back."""
-        ends.reader._unread = b"abc"  # (else it comes at once, and C borrows nothing)
+        """Bytes that had come are kept, and the memory is given back."""
+        ends.reader._unread = b"abc"  # (else bytes come at once, and C borrows nothing)
         with monkeypatch.context() as patched:
             it = TwiceInterrupted("receiving._number", patched)
             with pytest.raises(KeyboardInterrupt, match="second"):

@@ -1,4 +1,4 @@
-"""Relays: every byte is in the sink, or still the source's, and in order."""
+"""Relays: every byte is in the sink or still in the source, and in order."""
 
 import contextlib
 import os
@@ -47,7 +47,7 @@ async def _call(relay: Relay) -> int:
     return await relay
 
 
-# ---- from everything to everything -------------------------------------------------
+# ---- from every kind of stream to every other ----------------------------------------
 
 FROM = ("pipe", "adopted", "fifo", "file", "pty", "unix", "tcp4")
 TO = ("pipe", "adopted", "fifo", "file", "pty", "unix", "tcp4", "cat")
@@ -125,7 +125,7 @@ async def test_from_socket_to_socket_through_a_pipe() -> None:
 
 @pytest.mark.every_loop
 async def test_echo() -> None:
-    """One socket may be both, since its directions are two."""
+    """A socket may be source and sink, as its two directions are independent."""
     async with azc.socketpair() as (one, other), anyio.create_task_group() as tasks:
         tasks.start_soon(_call, azc.relay(other, other))
         received = bytearray(len(DATA))
@@ -146,7 +146,7 @@ def film(tmp_path: Path) -> Path:
 
 
 async def sent_to_pipe(relay_to: Any) -> tuple[bytes, int]:
-    """What arrives in a pipe, and how many bytes were moved."""
+    """Relay to a pipe; return the bytes that arrive, and the count of the relay."""
     reader, writer = azc.pipe()
     got = Attempt()
     async with reader, meanwhile(got.run, everything, reader):
@@ -161,7 +161,7 @@ async def test_a_part_of_a_file(film: Path, as_path: bool) -> None:
         file: Any = film if as_path else opened
         got, moved = await sent_to_pipe(lambda to: to.send_file(file, 1000, 5000))
         assert (got, moved) == (DATA[1000:6000], 5000)
-        assert as_path or opened.tell() == 0  # an offset leaves it where it was
+        assert as_path or opened.tell() == 0  # an offset does not move the file
 
 
 async def test_an_open_file_from_where_it_stands(film: Path) -> None:
@@ -188,7 +188,7 @@ async def test_more_than_there_is(film: Path) -> None:
 
 @pytest.mark.parametrize("appends", [True, False])
 async def test_into_a_file(appends: bool, tmp_path: Path, film: Path) -> None:
-    """It is emptied, unless it was opened to be appended to."""
+    """The file is truncated, unless it was opened to append."""
     copy = tmp_path / "copy"
     copy.write_bytes(b"x" * (5 << 20))
     with copy.open("ab") as opened:
@@ -228,7 +228,7 @@ async def test_a_relay_is_awaited_once(film: Path, tmp_path: Path) -> None:
 @linux_only
 @pytest.mark.parametrize("kind", ["pipe", "unix"])
 async def test_a_full_disk(kind: str, tmp_path: Path) -> None:
-    """What was taken and is not on the disk is still the source's."""
+    """Bytes that are not on the disk stay in the source."""
     source, feeder = ends(kind)
     async with source, feeder, meanwhile(_send_and_close, feeder):
         with files_up_to(1 << 20), pytest.raises(azc.StreamBroken) as caught:
@@ -240,9 +240,9 @@ async def test_a_full_disk(kind: str, tmp_path: Path) -> None:
 
 
 @linux_only
-@pytest.mark.parametrize("mode", ["wb", "ab"])  # the second is copied
+@pytest.mark.parametrize("mode", ["wb", "ab"])  # appending is copied
 async def test_a_full_disk_and_a_file(tmp_path: Path, film: Path, mode: str) -> None:
-    """The file stands behind what was moved."""
+    """The source's position is behind the bytes that were relayed."""
     with film.open("rb", buffering=0) as opened, (tmp_path / "copy").open(mode) as to:
         with files_up_to(1 << 20), pytest.raises(azc.StreamBroken) as caught:
             await azc.relay(opened, to)
@@ -309,7 +309,7 @@ async def test_in_pieces_others_may_send_in_between() -> None:
 @pytest.mark.parametrize("ended", ["source", "sink", "reader", "feeder"])
 @pytest.mark.parametrize("moved", [0, 1])
 async def test_in_pieces_until_one_is_closed(ended: str, moved: int) -> None:
-    """It ends, and the next owner of the fd's number is woken."""
+    """The relay ends, and the next owner of an fd's number can be woken."""
     source, feeder = azc.pipe()
     reader, sink = azc.pipe()
     numbers = {source.fileno(), sink.fileno()}
@@ -320,8 +320,8 @@ async def test_in_pieces_until_one_is_closed(ended: str, moved: int) -> None:
             await reader.receive()
         await until(lambda: receives(source))
         await locals()[ended].aclose()
-        # It is noticed when something is sent.  (Until a thread has returned from poll
-        # the pipe has its reader.)
+        # The relay notices at its next send.  (The pipe has a reader until a thread
+        # has returned from poll.)
         while ended == "reader" and relaying.error is None:
             await feeder.send(b"x")
             await anyio.lowlevel.checkpoint()
@@ -387,7 +387,7 @@ async def test_what_was_received_and_not_taken_goes_first() -> None:
     ("kind", "lane"), [("pipe", "splice"), ("socket", "splice through a pipe")]
 )
 async def test_pages_are_lent_or_spliced(kind: str, lane: str, first: str) -> None:
-    """Who splices lent ones would see what the frame holds later."""
+    """A splice of lent pages would show what the frame holds later."""
     pool = azc.FramePool((1 << 20,), slots=1)
     read_fd, write_fd = loans.ends(kind)
     os.set_blocking(read_fd, False)
@@ -410,7 +410,7 @@ async def test_pages_are_lent_or_spliced(kind: str, lane: str, first: str) -> No
         assert_same(received, DATA[: 1 << 20])
         lanes = {"the lender": ("vmsplice", "copy"), "the relay": ("copy", lane)}
         assert (feeder.lane, relay.lane) == lanes[first]
-        if first == "the relay":  # it has ended: the next one lends again
+        if first == "the relay":  # the relay is over, so the next writer lends again
             async with azc.open_writer(os.dup(feeder.fileno()), peer="reads") as other:
                 async with meanwhile(source.receive_exactly, received):
                     await other.send(frame.view)
@@ -426,7 +426,7 @@ def blocked_signals(thread: int) -> int:
 
 @linux_only
 async def test_signals_do_not_reach_its_thread() -> None:
-    """Python's handlers run in Python's threads, and a call of ours is interrupted."""
+    """Python's own threads handle signals, which would interrupt our calls."""
     before, handled = thread_ids(), 0
     for number in (signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
         handled |= 1 << number - 1
@@ -440,11 +440,11 @@ async def test_signals_do_not_reach_its_thread() -> None:
             await feed.aclose()
 
 
-# ---- when it is stopped, or one end fails ------------------------------------------
+# ---- when the relay is cancelled, or one end fails ----------------------------------
 
 
 class Two:
-    """A relay between two links, which is stopped when it has begun."""
+    """A relay between two links, in a scope that cancels it."""
 
     def __init__(self, source: ReceiveStream, sink: SendStream) -> None:
         self.relay = azc.relay(source, sink)
@@ -463,9 +463,9 @@ PAIRS = [("pipe", "pipe"), ("pipe", "unix"), ("unix", "pipe"), ("unix", "unix")]
 
 
 def ends(kind: str) -> tuple[Any, Any]:
-    """A reader and a writer.
+    """Make a reader and a writer.
 
-    (The pipe is small: a page fills one of its slots, however big it is.)
+    (The pipe is small: a page takes one of its slots, whatever the size of the page.)
     """
     one, other = azc.pipe(16 << 10) if kind == "pipe" else azc.socketpair()
     return one, other
@@ -508,7 +508,7 @@ async def _exactly(stream: ReceiveStream, n: int) -> bytes:
 @pytest.mark.every_loop
 @pytest.mark.parametrize(("kind", "to"), PAIRS)
 async def test_when_the_sinks_reader_leaves(kind: str, to: str) -> None:
-    """What it has not taken is still the source's."""
+    """Bytes that the sink's reader has not taken stay in the source."""
     source, feeder = ends(kind)
     reader, sink = ends(to)
     async with source, feeder, anyio.create_task_group() as tasks:
@@ -563,7 +563,7 @@ async def test_a_source_that_breaks_leaves_the_sink_well() -> None:
 async def test_closed_on_this_side(which: str, how: str, begins: bool) -> None:
     async with azc.pipe() as (reader, sink), azc.pipe() as (source, feeder):
         if not begins:
-            await sink.put(DATA)  # the relay waits for its turn
+            await sink.put(DATA)  # the relay has to wait behind this
         attempt = Attempt()
         async with meanwhile(attempt.run, _call, azc.relay(source, sink)):
             if begins:
@@ -607,7 +607,7 @@ async def test_cancelled_before_its_turn_it_leaves_no_trace(film: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def cancelled_file(sink: SendStream, file: Any, *part: int) -> Any:
-    """A relay of a file that was cancelled in the middle."""
+    """A relay of a file, cancelled in the middle."""
     relay = sink.send_file(file, *part)
     async with cut_short(_call, relay):
         await until(lambda: relay.moved and _is_stuck(sink))
@@ -618,7 +618,7 @@ async def cancelled_file(sink: SendStream, file: Any, *part: int) -> Any:
 @pytest.mark.parametrize("to", ["pipe", "unix"])
 @pytest.mark.parametrize("how", ["path", "open", "part"])
 async def test_a_cancelled_file_completes(how: str, to: str, film: Path) -> None:
-    """It is ours to read, whatever the caller does with his fd."""
+    """The file stays readable for us, whatever the caller does with the fd."""
     reader, sink = ends(to)
     want = {"path": DATA, "open": DATA[7:], "part": DATA[7 : 3 << 20]}[how]
     async with reader, anyio.create_task_group() as tasks:
@@ -630,7 +630,7 @@ async def test_a_cancelled_file_completes(how: str, to: str, film: Path) -> None
                 assert file.tell() == (len(DATA) if how == "open" else 7)
                 file.seek(0)
         await sink.put(b"next")
-        tasks.start_soon(sink.aclose)  # which waits for it
+        tasks.start_soon(sink.aclose)  # this waits for the file
         assert_same(await everything(reader), want + b"next")
         assert relay.moved == len(want)
 
@@ -673,7 +673,7 @@ def test_a_cancelled_file_at_the_end_of_the_program(film: Path) -> None:
 
 
 async def test_a_cancelled_file_that_fails_breaks_its_sink(film: Path) -> None:
-    """Nobody else would learn that the message has no end."""
+    """Only this tells others that the message is incomplete."""
     reader, sink = ends("unix")
     null = os.open(os.devnull, os.O_RDONLY)
     async with reader, cancelled_file(sink, film):
@@ -696,7 +696,7 @@ def is_same_file(fd: int, path: Path) -> bool:
 
 @pytest.mark.parametrize("lost", ["source", "sink"])
 async def test_a_lost_fd(lost: str, tmp_path: Path) -> None:
-    """Nothing goes into a file that has got our number, or comes out of it."""
+    """No byte goes into a file that took our number, or comes out of it."""
     strange = tmp_path / "strange"
     strange.write_bytes(b"none of ours")
     async with azc.pipe() as (source, feeder):

@@ -1,4 +1,4 @@
-"""One relay, step by step: what it tells, who has the bytes, and why it fails."""
+"""Relays, step by step: their counts, where each byte is, and why they fail."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Ends:
-    """Two pipes, and what is relayed from the first into the second."""
+    """Two pipes, and a relay from the first into the second."""
 
     def __init__(self) -> None:
         self.source: ReceiveStream
@@ -35,7 +35,7 @@ class Ends:
         return azc.relay(self.source, self.sink, nbytes)
 
     def is_idle(self) -> bool:
-        """Does nothing of the relay remain?  (What is ready is none.)"""
+        """Tell whether nothing is left of the relay, except prepared operations."""
         assert self.sink._waiter is not None
         operations = self.sink._waiter.port.operations.values()
         ready = all(it.views == [None] for it in operations)
@@ -58,7 +58,7 @@ async def ends() -> AsyncIterator[Ends]:
         stream.abort()
 
 
-# ---- what it tells -----------------------------------------------------------------
+# ---- its counts ----------------------------------------------------------------------
 
 
 class TestTells:
@@ -77,7 +77,7 @@ class TestTells:
         assert (relay.moved, relay.taken, relay.lane) == (6, 6, lane)
         assert relay._number[0] == 0
         state = ffi.new("azc_relay_state *")
-        await until(lambda: lib.azc_relay_ask(number, state) < 0)  # it was given back
+        await until(lambda: lib.azc_relay_ask(number, state) < 0)  # it was freed
         assert await ends.source.receive() == b"789"
 
     def test_one_that_is_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,16 +88,16 @@ class TestTells:
             return 0
 
         monkeypatch.setattr(Relay.__del__, "__defaults__", (free,))
-        Relay.__new__(Relay).__del__()  # it was never made
-        Relay(never).__del__()  # it never began
+        Relay.__new__(Relay).__del__()  # no __init__
+        Relay(never).__del__()  # not begun
         assert not freed
         relay = Relay(never)
-        relay._number[0] = number = (1 << 20) - 1  # nobody's
+        relay._number[0] = number = (1 << 20) - 1  # in use by no relay
         del relay
         assert freed == [number]
 
 
-# ---- what was received before ------------------------------------------------------
+# ---- bytes that were received before -------------------------------------------------
 
 
 class TestUnread:
@@ -138,7 +138,7 @@ class TestRefused:
     async def test_it_cannot_begin(
         self, ends: Ends, code: int, why: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The streams are as before."""
+        """The streams stay usable."""
         with monkeypatch.context() as patched:
             patched.setattr(relaying, "lib", Answering("azc_relay_open", -code))
             with pytest.raises(
@@ -173,7 +173,7 @@ class TestRefused:
         assert ends.is_idle()
 
     async def test_the_source_was_broken(self, ends: Ends) -> None:
-        """Whose peer's close resets the connection, since not all was read."""
+        """The peer's close resets the connection, as it had unread data."""
         ends.source.abort()
         ends.source, peer = azc.socketpair()
         await ends.source.send(b"which nobody reads")
@@ -193,7 +193,7 @@ class TestFails:
     async def test_the_sink_is_asked_why(
         self, ends: Ends, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A child's stdin knows how the child has ended."""
+        """A child's stdin can tell how the child ended."""
         explained: list[Exception] = []
 
         async def explain(_: SendStream, error: StreamBroken) -> StreamBroken:
@@ -231,7 +231,7 @@ class TestFile:
     async def test_of_every_kind(
         self, film: Path, kind: str, offset: int | None
     ) -> None:
-        """An open one moves along, if no offset is given."""
+        """Without an offset, an open file is read from its position, which moves."""
         with film.open("rb", buffering=0) as opened:
             opened.seek(2)
             files: dict[str, Any] = {"path": film, "text": str(film), "open": opened}
@@ -254,7 +254,7 @@ class TestFile:
     async def test_what_was_read_too_much(
         self, kind: str, film: Path, tmp_path: Path
     ) -> None:
-        """A file stands behind what was moved; a pipe cannot."""
+        """A file's position is behind the relayed bytes; a pipe has lost the rest."""
         read_fd, write_fd = os.pipe()
         os.write(write_fd, DATA)
         os.close(write_fd)

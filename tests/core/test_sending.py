@@ -1,4 +1,4 @@
-"""Whoever sends, from wherever, waits in the same line, or is refused if asked."""
+"""All senders of a stream, in any task or thread, wait in one line or are refused."""
 
 import itertools
 import random
@@ -72,7 +72,7 @@ async def test_two_hundred_threads_are_bounded(link: Link) -> None:
     assert received == 201 * BIG
 
 
-# ---- the others who send ------------------------------------------------------------
+# ---- other ways to send -------------------------------------------------------------
 
 
 BEFORE, AFTER = b"put before" * 100, b"published after" * 100
@@ -120,7 +120,7 @@ async def test_a_second_sender_is_refused(link: Link) -> None:
                 assert "already writing to" in str(caught.value)
             reader.start()
         assert first.error is None
-        await stream.send(message(1, 1, 10))  # one after the other is no conflict
+        await stream.send(message(1, 1, 10))  # successive sends do not conflict
         await stream.put(message(1, 2, BIG))
         await stream.send_many([message(1, 3, 10), message(1, 4, BIG)])
         await wait_for(await stream.put(message(1, 5, 10)))
@@ -187,7 +187,7 @@ async def test_every_opener_takes_it(tmp_path: Path) -> None:
         assert all(stream._is_exclusive for stream in (one, other, *served))
 
 
-# ---- while another thread ends it ---------------------------------------------------
+# ---- while another thread aborts -----------------------------------------------------
 
 
 async def flush(stream: azc.SendStream, _: object) -> None:
@@ -199,7 +199,7 @@ CALLS = {**SENDS, "flush": flush}
 
 @pytest.fixture
 def restless() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Let threads take turns as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -210,7 +210,7 @@ def restless() -> Iterator[None]:
 @pytest.mark.usefixtures("restless")
 @pytest.mark.parametrize("call", CALLS)
 async def test_abort_in_another_thread(call: str) -> None:
-    """Whenever it comes, the sender is told that the stream is closed."""
+    """Whenever the abort comes, the sender learns that the stream is closed."""
     dice = random.Random(3)
     for _ in range(60):
         reader, stream = azc.pipe()

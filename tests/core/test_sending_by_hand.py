@@ -1,4 +1,4 @@
-"""One stream, step by step: its loop, the short way, what interrupts it, its end."""
+"""A sending stream, step by step: its loop, its fast paths, interruptions, its end."""
 
 import asyncio
 import gc
@@ -41,7 +41,7 @@ def stream(ends: azc.opening.PipeEnds) -> SendStream:
 
 
 def read(receiver: azc.ReceiveStream, n: int) -> None:
-    """Take so many bytes, without the loop."""
+    """Read n bytes, without the loop."""
     fd = receiver.fileno()
     os.set_blocking(fd, True)
     while n:
@@ -52,7 +52,7 @@ def read(receiver: azc.ReceiveStream, n: int) -> None:
 
 @pytest.fixture(params=[True, False])
 def cheap(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to know the loop, of which a Python takes the quicker one."""
+    """Both ways to find the running loop, of which a Python has one faster one."""
     if not request.param and sys.version_info >= (3, 14):
         pytest.skip("this Python does not tell the running tasks")
     for module in (sending, lifetime):
@@ -85,7 +85,7 @@ class TestAnotherLoop:
             target=lambda: done.append(asyncio.run(self.is_refused(stream, name)))
         )
         other.start()
-        other.join()  # (our task runs all the while)
+        other.join()  # (meanwhile our task counts as running)
         assert done == [None]
         assert stream.stats.messages_sent == 1
 
@@ -115,7 +115,7 @@ async def test_pieces_leave_nothing_with_the_loop(stream: SendStream) -> None:
 
 
 async def test_a_flush_at_once_tells_the_tickets(ends: azc.opening.PipeEnds) -> None:
-    """Also of a message whose end the loop has not heard of."""
+    """Even for a message whose end the loop has not noticed."""
     stream = ends.writer
     ticket = await stream.put(bytes(MUCH))
     assert stream._waiter is not None
@@ -126,7 +126,7 @@ async def test_a_flush_at_once_tells_the_tickets(ends: azc.opening.PipeEnds) -> 
     assert event.poll(10_000)
     assert not ticket.done()
     with pytest.raises(StopIteration):
-        stream.flush().send(None)  # it does not wait
+        stream.flush().send(None)  # it returns without waiting
     assert ticket.done()
 
 
@@ -149,7 +149,7 @@ async def test_who_was_told_by_the_ticket_is_not_told_again(
     assert len(stream._failures) == 1
 
 
-# ---- what is refused, and why ------------------------------------------------------
+# ---- refused calls, and the reasons -------------------------------------------------
 
 
 class TestExplained:
@@ -215,7 +215,7 @@ class TestInterrupted:
         error: type[BaseException],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """A coroutine that is being closed may not await: its thread blocks."""
+        """A coroutine that is being closed may not await, so its thread blocks."""
         stream._out.set_limit(1)
         ticket = await stream.put(bytes(MUCH))  # more than the pipe holds
         data = bytearray(SIZE)
@@ -266,7 +266,7 @@ class TestTheEnd:
     async def test_from_another_loop(
         self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It is not waited for there."""
+        """In another loop, nothing waits for the end of a close."""
         await stream.send(b"x")
         fd = stream.fileno()
         with monkeypatch.context() as patched:

@@ -1,7 +1,7 @@
-"""A reader that stops inside of the kernel's copy: it holds up its own pipe alone.
+"""A reader that stops inside of the kernel's copy delays only its own pipe.
 
-Every system call on such a pipe then waits for the reader, and no signal ends that.  So
-with `peer="untrusted"` none of them is made by the event loop's thread.
+Every system call on such a pipe waits for the reader, and no signal ends that wait.  So
+with `peer="untrusted"`, the event loop's thread makes no such call.
 """
 
 import os
@@ -37,7 +37,7 @@ TURNS = 300
 
 @pytest.fixture(scope="module", autouse=True)
 def may_stall() -> None:
-    """Else all are skipped: the kernel may refuse this to who is not root."""
+    """Skip all tests where the kernel permits this only to root."""
     wait_fd, go_fd = os.pipe()
     os.write(go_fd, b"!")
     done = subprocess.run(
@@ -56,7 +56,7 @@ def may_stall() -> None:
 
 
 class Stalled:
-    """A reader of a pipe that has stopped in the middle of a page."""
+    """A pipe's reader that has stopped in the middle of a page."""
 
     def __init__(self, process: subprocess.Popen[str], go: int, stream: Any) -> None:
         self.process = process
@@ -70,14 +70,14 @@ class Stalled:
             self._go = -1
 
     async def total(self) -> int:
-        """How much it has read, once its pipe has ended."""
+        """Return how much it has read when its pipe has ended."""
         assert self.process.stdout is not None
         return int(await anyio.to_thread.run_sync(self.process.stdout.readline))
 
 
 @asynccontextmanager
 async def stalled(peer: str, tasks: Any) -> AsyncIterator[Stalled]:
-    """A pipe that it reads; it stops with the first byte that we send."""
+    """A pipe whose reader stops at the first byte that we send."""
     read_fd, write_fd = os.pipe()
     wait_fd, go_fd = os.pipe()
     process = subprocess.Popen(  # noqa: ASYNC220
@@ -105,7 +105,7 @@ async def stalled(peer: str, tasks: Any) -> AsyncIterator[Stalled]:
 
 
 async def beat(turns: int) -> None:
-    """Another stream's round trips: each needs the loop several times."""
+    """Make round trips on another stream, which need the loop several times."""
     worst = 0.0
     async with azc.socketpair() as (one, other):
         for _ in range(turns):
@@ -130,7 +130,7 @@ async def test_the_loop_and_other_streams_go_on() -> None:
             assert not small.done
             assert not sending.done
             _ = stream.stats, stream.lane
-            reader.let_go()  # nothing but this lets it go on
+            reader.let_go()  # only this releases the reader
             await until(lambda: sending.done and putting.done)
             assert small.error is sending.error is putting.error is None
             await stream.aclose()
@@ -139,7 +139,7 @@ async def test_the_loop_and_other_streams_go_on() -> None:
 
 @pytest.mark.parametrize("end", ["cancel", "abort"])
 async def test_buffers_are_ours_while_it_stalls(end: str) -> None:
-    """A cancel, and an abort, do not wait for it."""
+    """A cancel or an abort does not wait for the reader."""
     data = bytearray(BIG)
     async with anyio.create_task_group() as outer:
         async with stalled("untrusted", outer) as reader:
@@ -153,6 +153,6 @@ async def test_buffers_are_ours_while_it_stalls(end: str) -> None:
                     reader.stream.abort()
             assert sending.done
             poison(data)
-            data.clear()  # although the reader has not moved
+            data.clear()  # the reader has not moved
             await beat(20)
             outer.cancel_scope.cancel()

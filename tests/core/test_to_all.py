@@ -1,4 +1,4 @@
-"""One message to many channels: what is borrowed, and from where it goes on."""
+"""One message to many channels: what is borrowed, and from where sends go on."""
 
 import errno
 import gc
@@ -26,7 +26,7 @@ BIG = 1 << 20  # more than a socket pair takes by itself
 
 
 class Pairs:
-    """Socket pairs, of which our ends have an operation ready and are in one row."""
+    """Socket pairs; our ends form a row, each with a prepared operation."""
 
     def __init__(self, count: int) -> None:
         pairs = [azc.socketpair() for _ in range(count)]
@@ -85,7 +85,7 @@ class TestSend:
             data.append(0)
 
     async def test_one_channel_twice(self, pairs: Pairs) -> None:
-        """Two messages never have one operation, which holds one message's memory."""
+        """Two messages never share an operation, which holds one message's memory."""
         twin, message = Seat(), Shared([bytearray(4 * BIG)])
         assert twin.take(pairs.channels[0])
         pairs.row()
@@ -160,7 +160,7 @@ def have(operations: list[Operation], views: list[Any]) -> bool:
 
 class TestMove:
     async def test_all_goes_on_from_copies(self, pairs: Pairs) -> None:
-        """What has begun, and what has not; that was another message once."""
+        """Messages that have begun and others go on; the others were replaced once."""
         data = [bytearray(payload(1, 4 * BIG)), bytearray(b"old")]
         wanted = payload(1, 4 * BIG).tobytes() + b"newer"
         begun = pairs.queued(first := Shared([data[0]]))
@@ -184,8 +184,8 @@ class TestMove:
         gc.collect()
         for each in data:
             poison(each)
-            each.append(0)  # it is exported no more
-        _others = [bytearray(4 * BIG) for _ in range(4)]  # take what was freed
+            each.append(0)  # it is no longer exported
+        _others = [bytearray(4 * BIG) for _ in range(4)]  # reuse freed memory
         received = bytearray(len(wanted))
         for far in pairs.far:
             await far.receive_exactly(received)
@@ -194,7 +194,7 @@ class TestMove:
     async def test_interrupted_what_each_carries_is_noted(
         self, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Then it is taken back, but who sends must know what may have begun."""
+        """The move is undone, but the sender must know what may have begun."""
         pairs.queued(Shared([bytes(4 * BIG)]))
         waiting = pairs.queued(Shared([bytearray(b"old")]))
         note, newer = to_all._note_moves, Shared([b"newer"])

@@ -1,4 +1,4 @@
-"""The streams in trio's own words, judged by trio's own checks."""
+"""The streams with trio's interfaces, checked by trio's own test functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from oracle import message
 
 import aiozerocopy as azc
 
-np = pytest.importorskip("numpy")  # (it starts threads)
+np = pytest.importorskip("numpy")  # (it starts threads, so import it first)
 trio = pytest.importorskip("trio")
 trio_testing = pytest.importorskip("trio.testing")
 
@@ -52,7 +52,7 @@ async def sockets() -> Pair:
 
 
 def fill(fd: int) -> None:
-    """Write until there is no room for a byte."""
+    """Write until not one more byte fits."""
     for size in (1 << 16, 1):
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -60,7 +60,7 @@ def fill(fd: int) -> None:
 
 
 def clogged(make: Maker) -> Maker:
-    """The same, with no room in any direction."""
+    """Make streams like these, whose buffers are full in every direction."""
 
     async def make_clogged() -> Pair:
         pair = await make()
@@ -80,7 +80,7 @@ async def test_check_half_closeable_stream() -> None:
     await trio_testing.check_half_closeable_stream(sockets, clogged(sockets))
 
 
-# ---- what they do not look at ------------------------------------------------------
+# ---- what trio's checks leave out ---------------------------------------------------
 
 
 async def test_ssl_stream(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
@@ -180,12 +180,12 @@ def test_without_trio_it_says_what_to_install(tmp_path: Path) -> None:
 
 # ---- a signal's exception ------------------------------------------------------------
 
-# (not those that run in trio's own tasks, which no signal's exception reaches)
+# (without calls in trio's own tasks, which no signal's exception reaches)
 ROOMS = ("trio_streams", "streams", *(f"_core.{n}" for n in ("sending", "receiving")))
 
 
 async def use_and_be_hit(lines: Lines) -> None:
-    """Whatever line was hit, the stream goes on and can be closed."""
+    """Whichever line is interrupted, the stream stays usable and can be closed."""
     ours, theirs = await sockets()
     received = b""
 

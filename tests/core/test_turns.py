@@ -1,4 +1,4 @@
-"""A call that is `in_turn`: a signal's exception at any line ends its turn."""
+"""Methods that are `in_turn`: a signal's exception at any line ends the turn."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -28,7 +28,7 @@ PATIENCE = 5.0
 
 
 class Room(ByteSendStream):
-    """One task at a time may be here."""
+    """A room for one task at a time."""
 
     def __init__(self) -> None:
         self._turns = Turns()
@@ -58,7 +58,7 @@ USERS: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 async def be_hit(name: str, lines: Lines) -> list[str]:
-    """Three tasks want a turn; one is hit, and the others are served all the same."""
+    """Three tasks want a turn; one is interrupted, and the others still get theirs."""
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     make, method = USERS[name]
     it = make()

@@ -1,7 +1,7 @@
-"""A loop's waiter, by hand: it hears of what C ends late, and goes with the last of it.
+"""A loop's waiter, step by step: it notices late ends, and then ends itself.
 
-What C is still using when a stream ends is seldom more than microseconds old.  Here it
-is a message on the same port, which lasts until somebody reads.
+Operations that outlast a stream seldom last longer than microseconds.  Here a message
+on the same port lasts until it is read.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 class Busy:
-    """The loop's waiter, and a message on its port that nobody reads."""
+    """The loop's waiter, and an unread message on its port."""
 
     def __init__(self) -> None:
         self.pipe = Unread()
@@ -50,7 +50,7 @@ class Busy:
         self.operation = self.pipe.send(self.port, bytes(SIZE))
 
     async def read(self) -> None:
-        """Read it all: the message must end."""
+        """Read everything, which ends the message."""
         await anyio.to_thread.run_sync(self.pipe.read)
         with anyio.fail_after(10):
             await self.waiter.wait(self.operation)
@@ -94,7 +94,7 @@ async def test_a_stream_that_comes_meanwhile_uses_the_same(busy: list[Busy]) -> 
 async def test_a_start_that_is_interrupted_leaves_nothing_watched(
     busy: list[Busy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who has the numbers next would not be woken."""
+    """With a leftover watch, the next owner of the fd's number would not be woken."""
     waiter, key = current_waiter(), object()
     watch, fd = waiter.loop.watch, waiter.port.fileno()
 
@@ -222,16 +222,16 @@ def test_a_closed_loop_is_left_alone(backend: str) -> None:
     assert loop.is_closed() is True
     loop.unwatch(0)
     called: list[int] = []
-    call_soon(loop, lambda: called.append(1))  # in this thread, since it has none
+    call_soon(loop, lambda: called.append(1))  # in this thread: the loop has none
     assert called
 
 
-# ---- changes: who waits for one is woken by it --------------------------------------
+# ---- changes wake their waiters ----------------------------------------------------
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that only a change ends the wait."""
+    """Let only a change end the wait."""
     monkeypatch.setattr(change, "LOOK_AGAIN", 1000.0)
 
 
@@ -244,7 +244,7 @@ class TestChange:
                 await it.next()
                 woken.append(number)
 
-        it.happen()  # nobody waits
+        it.happen()  # there are no waiters yet
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait, 1)
             tasks.start_soon(wait, 2)
@@ -259,7 +259,7 @@ class TestChange:
 @pytest.mark.usefixtures("patient")
 class TestRemoteChange:
     def test_what_is_so_already_is_not_waited_for(self) -> None:
-        """It needs no loop then."""
+        """Such a call needs no loop."""
         coroutine = RemoteChange().wait(lambda: True)
         with pytest.raises(StopIteration):
             coroutine.send(None)
@@ -277,7 +277,7 @@ class TestRemoteChange:
                     tasks.start_soon(it.wait, lambda: bool(ready))
                 await others_wait()
                 assert len(it._wakes) == 2
-                it.happen()  # too early: they look, and wait again
+                it.happen()  # too early: the waiters look, and wait again
                 await others_wait()
                 assert len(it._wakes) == 2
                 threading.Thread(target=happen).start()
@@ -317,21 +317,21 @@ def test_no_loop_to_be_found(ask: Callable[[], object]) -> None:
 
 
 def test_closing_is_announced_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No loop runs, and trio was never imported: as in most finalizers."""
+    """No loop runs, and trio was never imported, as in most finalizers."""
     monkeypatch.delitem(sys.modules, "trio.lowlevel", raising=False)
     announce_closing(0)
 
 
-# ---- who receives what has come: see csrc/loop.h ----------------------------------
+# ---- where data is received: see csrc/loop.h ---------------------------------------
 
 MESSAGE = bytes(range(256)) * (2 << 10)  # more than a socket holds
 
 
 class Wire:
-    """A stream, and the other end of its socket in a thread."""
+    """A stream, and a thread that writes to the other end of its socket."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.turns = 0  # of the loop
+        self.turns = 0  # of the loop's own receiving
         self.peer, ours = socket.socketpair()
         self.stream = azc.wrap_socket(ours)
         self.has_written = threading.Event()
@@ -353,14 +353,14 @@ class Wire:
         return thread
 
     async def receive(self) -> None:
-        """... while the loop is awake."""
+        """Receive a message while the loop is awake."""
         thread = self.write()
         await self.stream.receive_exactly(self.received)
         await anyio.to_thread.run_sync(thread.join)
         assert self.received == MESSAGE
 
     async def receive_late(self) -> None:
-        """... while this thread, which is the loop's, waits for the peer."""
+        """Receive a message while the loop's thread waits for the peer."""
         async with meanwhile(self.stream.receive_exactly, self.received):
             await others_wait()
             thread = self.write()

@@ -1,4 +1,4 @@
-"""Whole clusters of Dask over our protocols, in processes of their own."""
+"""Whole clusters of Dask over our protocols, in processes."""
 
 import sys
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ from pathlib import Path
 
 pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(60)]
 
-# Dask says, at the level of information, which comm it closed too early for itself.
+# At level info, Dask reports comms that it closes too early for itself.
 QUIET = {"DASK_LOGGING__DISTRIBUTED": "warning"}
 
 CLUSTERS = """
@@ -89,7 +89,7 @@ def certificates(folder: Path) -> str:
 
 
 def test_clusters(tmp_path: Path) -> None:
-    """One after the other, in one process: most of the time goes to imports."""
+    """One after the other in one process, as most of the time goes into imports."""
     with_pandas = "pandas" if find_spec("pandas") else ""
     settings = QUIET | {"DASK_TEMPORARY_DIRECTORY": str(tmp_path)}
     done = scripts.ran(

@@ -1,4 +1,4 @@
-"""Comms over our streams, one protocol beside the other, without a cluster."""
+"""Comms over our streams, with each protocol in turn, without a cluster."""
 
 import asyncio
 import contextlib
@@ -42,13 +42,13 @@ from aiozerocopy.dask.messages import memory_for, pack  # noqa: E402
 pytestmark = [pytest.mark.anyio, linux_only]
 
 SCHEMES = ("azc", "azc+tls", "azc+unix")
-ROOMS = ("dask", "_net.tls")  # whose lines are hit
+ROOMS = ("dask", "_net.tls")  # folders whose lines are interrupted
 BIG = 8 << 20
 
 
 @pytest.fixture(scope="module", autouse=True)
 def dasks_thread() -> None:
-    """Dask keeps the thread that it serializes in."""
+    """Dask keeps the thread that serializes."""
 
     async def start() -> None:
         await offload(int)
@@ -58,7 +58,7 @@ def dasks_thread() -> None:
 
 @pytest.fixture(scope="session")
 def mutual() -> dict[str, Any]:
-    """Dask's Security: each side shows a certificate."""
+    """Dask's Security, where each side shows a certificate."""
     trustme = pytest.importorskip("trustme")
     authority = trustme.CA()
     contexts = {}
@@ -81,7 +81,7 @@ def scheme(request: pytest.FixtureRequest) -> str:
 
 
 class Pair(NamedTuple):
-    """Two comms that are connected, and how to make more."""
+    """Two connected comms, and how to make more."""
 
     one: Any
     other: Any
@@ -120,7 +120,7 @@ async def pair(scheme: str, mutual: dict[str, Any]) -> AsyncIterator[Pair]:
 
 
 async def passed(sender: Any, receiver: Any, message: Any) -> Any:
-    """What is read of a message that does not fit into the sockets."""
+    """Send a message that does not fit into the sockets; return the received one."""
     got, _ = await asyncio.gather(receiver.read(), sender.write(message))
     return got
 
@@ -154,7 +154,7 @@ async def test_arrays_arrive(comms: Pair) -> None:
     rng = np.random.default_rng(1)
     arrays = [
         rng.random(500_000),
-        rng.integers(0, 9, (300, 300))[::2, ::3],  # strided
+        rng.integers(0, 9, (300, 300))[::2, ::3],  # not contiguous
         np.asfortranarray(rng.random((40, 50))),
         np.arange("2020-01-01", "2020-03-01", dtype="M8[D]"),
         np.zeros((0, 3)),
@@ -171,7 +171,7 @@ async def test_arrays_arrive(comms: Pair) -> None:
 
 @pytest.mark.parametrize("deserialize", [True, False])
 async def test_what_is_not_deserialized_goes_back_as_it_came(deserialize: bool) -> None:
-    """As a scheduler passes on what it does not look into."""
+    """A scheduler forwards such data without looking into it."""
     data = os.urandom(1 << 20) * 4
     message = {"x": data, "to_ser": [to_serialize(data)]}
 
@@ -193,7 +193,7 @@ async def test_write_returns_when_the_bytes_are_out(comms: Pair) -> None:
     assert not write.done()
     got = await comms.other.read()
     await write
-    array[:] = 0  # it is ours again
+    array[:] = 0  # the array is the caller's again
     assert got["a"].all()
 
 
@@ -244,19 +244,19 @@ async def test_close_waits_no_longer_than_dask_waits(mutual: dict[str, Any]) -> 
 
 
 async def test_peer_that_is_gone_is_noticed_in_between(comms: Pair) -> None:
-    """Dask keeps comms in a pool, and asks before it takes one."""
+    """Dask keeps comms in a pool, and checks one before it takes it."""
     await comms.other.write("last words")
     assert not comms.one.closed()
     await comms.other.close()
     await wait_for_the_end(comms.one)
-    assert not comms.one.closed()  # there is something to be read
+    assert not comms.one.closed()  # there is data to read
     assert await comms.one.read() == "last words"
     assert comms.one.closed()
     assert comms.one.stream.fileno() == -1
 
 
 async def wait_for_the_end(comm: Any) -> None:
-    """Return once the kernel knows that the peer has closed."""
+    """Return once the kernel knows of the peer's close."""
     poll = select.poll()
     poll.register(comm.stream.fileno(), select.POLLRDHUP)
     await until(lambda: poll.poll(0))
@@ -294,7 +294,7 @@ async def test_cancel_ends_the_comm(comms: Pair, what: str) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert comms.one.closed()
-    array[:] = 0  # nobody may see these
+    array[:] = 0  # the peer must not see these
     with pytest.raises(CommClosedError):
         await comms.other.read()
 
@@ -403,7 +403,7 @@ async def test_folder_of_a_process_that_was_killed_is_removed(
 async def test_stranger_gets_little_before_the_handshake(
     said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor as much time as it likes: it is anybody who can reach the port."""
+    """A stranger gets little time, too: anybody can reach the port."""
     served: list[Any] = []
     asked: list[int] = []
 
@@ -485,7 +485,7 @@ async def test_client_of_a_listener_that_just_stopped_is_closed() -> None:
 async def test_without_fds_it_waits(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waits is accepted as soon as there are fds again."""
+    """A waiting client is accepted as soon as there are fds again."""
     monkeypatch.setattr(listener_module, "PAUSE", 0.01)
 
     def fill(listener: Any) -> str:
@@ -532,7 +532,7 @@ async def test_stranger_is_refused_on_either_side(
 
 
 async def test_handshake_that_is_cancelled_leaves_no_connection() -> None:
-    """As where Dask's loop ends."""
+    """For example at the end of Dask's loop."""
 
     def serving() -> set[asyncio.Task[Any]]:
         return {task for task in asyncio.all_tasks() if "_serve" in repr(task)}
@@ -541,7 +541,7 @@ async def test_handshake_that_is_cancelled_leaves_no_connection() -> None:
         _, _, address = listener.contact_address.partition("://")
         host, _, port = address.partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        await reader.read(1)  # its part of the handshake
+        await reader.read(1)  # the server's part of the handshake
         for task in serving():
             task.cancel()
         with contextlib.suppress(ConnectionError):
@@ -572,7 +572,7 @@ async def test_plain_protocols_refuse_when_dask_must_encrypt(scheme: str) -> Non
 
 @pytest.mark.parametrize("ours_listens", [True, False])
 async def test_other_end_may_be_dasks_own(ours_listens: bool) -> None:
-    """The bytes are the same, so clusters can change over machine by machine."""
+    """Both send the same bytes, so a cluster can switch machine by machine."""
     schemes = ("azc", "tcp") if ours_listens else ("tcp", "azc")
 
     def at(listener: Any) -> str:
@@ -590,7 +590,7 @@ async def test_other_end_may_be_dasks_own(ours_listens: bool) -> None:
     assert isinstance(get_backend("tcp"), DasksOwn)
 
 
-# ---- exceptions of a signal ---------------------------------------------------------
+# ---- a signal's exceptions ----------------------------------------------------------
 
 CALLS: dict[str, Callable[[Any], Awaitable[object]]] = {
     "read": lambda comm: comm.read(),
@@ -606,10 +606,10 @@ CALLS: dict[str, Callable[[Any], Awaitable[object]]] = {
 def test_exception_at_every_line(
     name: str, mutual: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The peer gets whole messages or none, and sees the end of the connection.
+    """The peer gets only whole messages, and sees the connection's end.
 
-    The peer is Dask's own, so that the lines which are hit are those of our side.
-    (What is not TLS is hit in test_local.)
+    The peer is Dask's own comm, so all interrupted lines are those of our side.
+    (test_local.py covers everything except TLS.)
     """
 
     async def once(lines: Lines) -> list[str]:
@@ -624,7 +624,7 @@ def test_exception_at_every_line(
             await CALLS[name](comm)
         await comm.close()
         del comm
-        gc.collect()  # what an interrupted end has left open
+        gc.collect()  # closes what an interrupted end left open
         got = await asyncio.wait_for(reading, 5)
         await peer.close()
         whole = all(each == {"op": "x"} or each["a"].all() for each in got)
@@ -643,5 +643,5 @@ async def _read_to_the_end(comm: Any) -> list[Any]:
 
 
 def test_goodbye_of_tls_is_shorter_than_a_message() -> None:
-    """By which `closed` tells them apart."""
+    """`closed` tells both apart by their lengths."""
     assert 31 <= GOODBYE < pack([b"\x80"])[1] + 22

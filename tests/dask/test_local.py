@@ -1,4 +1,4 @@
-"""Large messages of azc+unix:// go through a pipe; the peer is a plain socket here."""
+"""azc+unix:// sends large messages by a pipe; here the peer is a plain socket."""
 
 import asyncio
 import contextlib
@@ -45,17 +45,17 @@ pytestmark = [
 ]
 
 BIG = 3 << 20
-DEATHS = int(os.environ.get("AZC_DASK_DEATHS", "3"))  # of each kind
+DEATHS = int(os.environ.get("AZC_DASK_DEATHS", "3"))  # for each kind
 
 
 def comm_over(sock: socket.socket) -> Any:
     comm = UnixComm(stream_over(sock), "azc+unix:///here", "azc+unix:///there")
-    comm.remote_info = {PIPES: True}  # as the handshake would tell
+    comm.remote_info = {PIPES: True}  # as the handshake would set it
     return comm
 
 
 class Ends:
-    """A comm, and a socket that is its peer."""
+    """A comm, and a plain socket as its peer."""
 
     def __init__(self) -> None:
         ours, self.peer = socket.socketpair()
@@ -75,7 +75,7 @@ Comms = tuple[Any, Any]
 
 @pytest.fixture
 async def comms() -> AsyncIterator[Comms]:
-    """Two that are connected to each other."""
+    """Two comms that are connected to each other."""
     one, other = map(comm_over, socket.socketpair())
     yield one, other
     await one.close()
@@ -97,7 +97,7 @@ def exactly(sock: socket.socket, nbytes: int) -> bytes:
 
 
 def take_pipe(sock: socket.socket) -> int:
-    """As a peer does; the pipe's fd."""
+    """Take a pipe's fd, as a peer does."""
     assert struct.unpack("=Q", exactly(sock, 8)) == (PIPE,)
     word, fds, _, _ = socket.recv_fds(sock, 1, 1)
     assert word == b"p"
@@ -115,7 +115,7 @@ async def ends_in_error(doing: Any) -> None:
         await doing
 
 
-# ---- what goes which way ------------------------------------------------------------
+# ---- the pipe and the socket --------------------------------------------------------
 
 
 async def test_messages_of_all_sizes_keep_their_order(comms: Comms) -> None:
@@ -156,7 +156,7 @@ async def test_who_takes_no_pipes_gets_none(told: dict[str, Any], comms: Comms) 
     one, other = comms
     assert one.handshake_info()[PIPES] is True
     one.remote_info = told
-    await asyncio.gather(other.read(), one.write(message(BIG)))  # it has to wait
+    await asyncio.gather(other.read(), one.write(message(BIG)))  # large enough to wait
     assert one.stream._stream.stats.bytes_sent > BIG
 
 
@@ -189,7 +189,7 @@ async def test_write_waits_until_the_peer_has_read_the_pipe() -> None:
         fd = await asyncio.to_thread(take_pipe, ends.peer)
         first = await asyncio.to_thread(announced, ends.peer)
         got = await asyncio.to_thread(read_all, fd, first - 1)
-        assert not write.done()  # one byte is left
+        assert not write.done()  # a byte is still unread
         got += os.read(fd, 99)
         await write
         assert data.tobytes() in got
@@ -210,7 +210,7 @@ def read_all(fd: int, nbytes: int) -> bytes:
 async def test_cancelled_write_leaves_nothing_in_the_pipe(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody sees what is stored in the memory afterwards."""
+    """The peer does not see what is stored in the memory afterwards."""
     monkeypatch.setattr(local, "LARGE", 100_000)  # so that all of it fits in
 
     with Ends() as ends:
@@ -222,9 +222,9 @@ async def test_cancelled_write_leaves_nothing_in_the_pipe(
         write.cancel()
         with pytest.raises(asyncio.CancelledError):
             await write
-        os.set_blocking(fd, True)  # (the pump's thread may be the one that closes)
+        os.set_blocking(fd, True)  # (the thread of the pump may close it later)
         rest = await asyncio.to_thread(os.read, fd, LARGE)
-        assert rest == b""  # the end, and nothing before it
+        assert rest == b""  # the end, without data before it
         assert ends.peer.recv(1) == b""  # and no word that it was whole
         os.close(fd)
         assert not held()
@@ -257,7 +257,7 @@ def no_fds_left() -> Iterator[None]:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.ExitStack() as files:
         while (file := files.enter_context(open(os.devnull))).fileno() < most:
-            pass  # (there may be holes)
+            pass  # (there may be gaps in the numbers)
         last = file.fileno()
         resource.setrlimit(resource.RLIMIT_NOFILE, (last + 1, limits[1]))
         try:
@@ -267,9 +267,9 @@ def no_fds_left() -> Iterator[None]:
 
 
 async def start_threads(one: Any, other: Any) -> None:
-    """The threads that send and receive for the comms have their fds then."""
+    """Start the threads that send and receive, so that they have their fds."""
     told, one.remote_info = one.remote_info, {}
-    await asyncio.gather(other.read(), one.write(message(BIG)))  # it has to wait
+    await asyncio.gather(other.read(), one.write(message(BIG)))  # large enough to wait
     one.remote_info = told
 
 
@@ -278,11 +278,11 @@ async def test_sender_without_fds_uses_the_socket(comms: Comms) -> None:
     await start_threads(one, other)
     with no_fds_left():
         assert not (await asyncio.gather(other.read(), written(one)))[1]
-    assert (await asyncio.gather(other.read(), written(one)))[1]  # again
+    assert (await asyncio.gather(other.read(), written(one)))[1]  # with fds
 
 
 async def written(comm: Any) -> bool:
-    """Write a large message; did it go by the pipe?"""
+    """Write a large message; return whether the pipe was used."""
     before = comm.stream._stream.stats.bytes_sent
     await comm.write(message(BIG))
     return bool(comm.stream._stream.stats.bytes_sent - before < 100)
@@ -293,13 +293,13 @@ async def test_receiver_without_fds_gets_it_by_the_socket(comms: Comms) -> None:
     await start_threads(one, other)
     write = asyncio.create_task(one.write(message(BIG)))
     await until(lambda: one.stream._loan._ends and one.stream._lends)
-    await until(lambda: one.stream._loan.reader.fileno() < 0)  # it is on its way
+    await until(lambda: one.stream._loan.reader.fileno() < 0)  # its fd was sent
     with no_fds_left():
         got = await other.read()
     await write
     assert other.stream._pipe is None
     assert np.array_equal(got["a"], array(BIG))
-    # and from then on
+    # from now on, the socket is used
     got, by_pipe = await asyncio.gather(other.read(), written(one))
     assert not by_pipe
 
@@ -312,7 +312,7 @@ def number(value: int) -> bytes:
 
 
 def body(nbytes: int) -> tuple[int, bytes]:
-    """A message's first number, and what comes after it."""
+    """Return a message's first number, and the rest of it."""
     buffers, _ = pack([b"\x80", b"\x80" * nbytes])
     whole = b"".join(map(bytes, buffers))
     return struct.unpack_from("=Q", whole)[0], whole[8:]
@@ -347,7 +347,7 @@ def _offer_and_close(peer: socket.socket, *fds: int) -> None:
 def _lend(
     first: int, data: bytes, word: bytes = b""
 ) -> Callable[[socket.socket], object]:
-    """Send a message by a pipe, and then this word."""
+    """Send a message by a pipe, and then this word on the socket."""
 
     def attack(peer: socket.socket) -> None:
         with offered(peer) as (_, write_fd):
@@ -397,7 +397,7 @@ async def test_peer_that_breaks_the_rules(attack: str) -> None:
 async def test_message_that_comes_again_is_taken_from_the_socket(
     fds: int, comms: Comms
 ) -> None:
-    """Whether the pipe never came, came, or came with other fds."""
+    """If the pipe never came, or came, or other fds came."""
     one, other = comms
     peer = socket.socket(fileno=os.dup(one.stream.fileno()))
     buffers, _ = pack([b"\x80", b"\x93\x01\x02\x03" * 9])
@@ -409,7 +409,7 @@ async def test_message_that_comes_again_is_taken_from_the_socket(
     os.close(read_fd)
     os.close(write_fd)
     peer.send(AGAIN + whole[8:])
-    if fds == 1:  # it has the pipe, which ends in the middle
+    if fds == 1:  # with the pipe, whose data ends in the middle
         await ends_in_error(other.read())
     else:
         frames = await other.stream.receive_frames(LARGE)
@@ -470,7 +470,7 @@ async def test_peer_is_killed_at_any_byte(role: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(DEATHS))
 @pytest.mark.parametrize("who", ["reader", "writer"])
 async def test_comm_is_aborted_at_any_byte(who: str, seed: int, comms: Comms) -> None:
-    """From another thread, as Dask may do it."""
+    """By another thread, as Dask may do."""
     n = random.Random(seed).randrange(1, BIG)
     one, other = comms
     dying = {"reader": other, "writer": one}[who]
@@ -522,7 +522,7 @@ async def test_socket_that_ends_without_the_pipe_ends_both(
 
 
 class Other:
-    """The other comm, in a thread and a loop of its own, whose lines are not hit."""
+    """The other comm, in another thread and loop, whose lines are not interrupted."""
 
     def __init__(self, sock: socket.socket, writes: int) -> None:
         self.got: list[Any] = []
@@ -545,7 +545,7 @@ class Other:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["first write", "second write", "read", "close"])
 def test_exception_at_every_line(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing stays open, and the peer gets whole messages or none."""
+    """Nothing stays open, and the peer gets only whole messages."""
 
     async def once(lines: Lines) -> list[str]:
         ours, theirs = socket.socketpair()
@@ -555,11 +555,11 @@ def test_exception_at_every_line(name: str, caplog: pytest.LogCaptureFixture) ->
             await comm.write(message(LARGE))
         calls = {"read": comm.read, "close": comm.close}
         write = partial(comm.write, message(LARGE))
-        kept = None  # (no finalizer is to be hit)
+        kept = None  # (keeps finalizers from being interrupted)
         with contextlib.suppress(Interruption), lines:
             kept = await (calls[name]() if name in calls else write())
         await comm.close()
-        comm.abort()  # (again, where its end was interrupted)
+        comm.abort()  # (again, in case its end was interrupted)
         del comm, calls, write, kept
         gc.collect()
         await asyncio.wait_for(asyncio.to_thread(other.thread.join), 10)

@@ -1,4 +1,4 @@
-"""Memory of large buffers is used again, once nobody can see what was in it."""
+"""Memory of large buffers is reused, once no view of it is left."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def test_memory_that_can_still_be_seen_is_not(kept: Any) -> None:
 
 
 def test_much_larger_memory_is_left_for_others() -> None:
-    memory_for(4 * LARGE)  # and gone
+    memory_for(4 * LARGE)  # dropped at once
     small = memory_for(LARGE)
     assert len(messages._waiting) == 1
     del small
@@ -79,12 +79,12 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     while views:
         views.pop(0)
         assert sum(map(len, messages._waiting.values())) <= 3 * LARGE
-    # (whoever has waited longest has gone)
+    # (the oldest ones are gone)
     assert [address(one) for one in messages._waiting.values()] == places[2:]
 
 
 def test_finalizer_in_the_middle_of_a_take() -> None:
-    """Two takes never get the same memory, whatever is given back meanwhile."""
+    """Two takes never get the same memory, even if some comes back meanwhile."""
     views = [memory_for(LARGE) for _ in range(4)]
     held: list[Any] = []
 
@@ -92,7 +92,7 @@ def test_finalizer_in_the_middle_of_a_take() -> None:
         def items(self) -> Any:
             found = super().items()
             if views:
-                views.pop()  # comes back right now
+                views.pop()  # one comes back now
                 held.append(memory_for(LARGE))
             return found
 

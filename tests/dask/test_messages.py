@@ -1,4 +1,4 @@
-"""Dask messages as bytes: what is sent is what is received, and nonsense is refused."""
+"""Dask messages as bytes: what is sent is received, and invalid data is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST = 1 << 24  # bytes of a message
 
 
 class Bytes:
-    """A source that has received all of these, and notes the sizes of what is asked."""
+    """A source with all of these bytes, which notes the sizes of its receives."""
 
     def __init__(self, data: bytes) -> None:
         self.asked: list[int] = []
@@ -51,7 +51,7 @@ def received(source: Bytes) -> list[memoryview]:
 
 
 def some_frames(seed: int) -> list[Any]:
-    """Bytes and arrays, empty ones, small ones and large ones."""
+    """Make bytes and arrays: empty, small and large ones."""
     chance = random.Random(seed)
     frames: list[Any] = []
     for _ in range(chance.randrange(1, 12)):
@@ -63,7 +63,7 @@ def some_frames(seed: int) -> list[Any]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_frames_arrive_as_they_were_here_and_at_tcp(seed: int) -> None:
-    """Dask's own functions read what we send."""
+    """Dask's own functions read our messages."""
     frames = some_frames(seed)
     wanted = [bytes(one) for one in frames]
     data = sent(frames)
@@ -148,7 +148,7 @@ def test_nonsense_is_no_message(block: bytes) -> None:
 
 @pytest.mark.parametrize("frames", [0, 1, 1000])
 def test_no_memory_is_taken_for_what_is_too_much(frames: int) -> None:
-    """In the first block, in one frame, or in all frames together."""
+    """Too much in the first block, in one frame, or in all frames together."""
     sizes = struct.pack(f"={1 + frames}Q", frames, *[MOST // (frames or 1)] * frames)
     source = Bytes(struct.pack("=Q", len(sizes)) + sizes if frames else b"GET / HT")
     with pytest.raises(NotAMessage, match="the peer is not Dask"):

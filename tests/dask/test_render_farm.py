@@ -1,4 +1,4 @@
-"""examples/render_farm.py: what is lost in the middle costs no frame."""
+"""examples/render_farm.py: losses halfway cost no frame."""
 
 import functools
 import sys
@@ -22,7 +22,7 @@ pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(60)]
 
 @pytest.mark.parametrize("loss", ["worker", "scheduler"])
 def test_farm_loses_no_frame(loss: str, tmp_path: Path) -> None:
-    """The film has each frame once, and all are in order."""
+    """The film has each frame once, in order."""
     film = tmp_path / "film.mkv"
     options = f"--size 64x48 --frames {FRAMES} --range 4 --ahead 4"
     program = [str(SUPPORT / "farm_losses.py"), loss, str(film), *options.split()]
@@ -33,7 +33,7 @@ def test_farm_loses_no_frame(loss: str, tmp_path: Path) -> None:
 
 
 def nearest(picture: bytes) -> int:
-    """The number of the frame that this was."""
+    """Return the number of the frame that is most like this picture."""
     pixels = np.frombuffer(picture, "u1").reshape(48, 64, 3).astype("f4")
     differences = np.abs(reference() - pixels).mean(axis=(1, 2, 3))
     return int(differences.argmin())
@@ -41,7 +41,7 @@ def nearest(picture: bytes) -> int:
 
 @functools.cache
 def reference() -> Any:
-    """All frames, as they were drawn."""
+    """Draw all frames."""
     sys.path.insert(0, str(SUPPORT))
     from farm_losses import example
 

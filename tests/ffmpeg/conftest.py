@@ -1,4 +1,4 @@
-"""What tests of FFmpeg share."""
+"""Shared by the tests of FFmpeg."""
 
 import numpy as np
 import pytest

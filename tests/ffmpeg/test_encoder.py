@@ -1,6 +1,6 @@
-"""Encoder: the film that comes out, who waits for whom, and one film to many clients.
+"""Encoder: the film that it makes, who waits for whom, and one film for many clients.
 
-With the FFmpeg on PATH and with the one of imageio-ffmpeg, which are years apart.
+With the FFmpeg on PATH and with the one of imageio-ffmpeg, which differ by years.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ CUTTERS: dict[str, Callable[[], Cutter]] = {
 GROUP = 5
 DRAWN = [(0, 200, 0), (255, 0, 0), (0, 0, 255), (255, 255, 255), (120, 60, 200)]
 IN_GROUPS: dict[str, Any] = {"fps": 30, "group": GROUP, "preset": "ultrafast"}
-RAW: dict[str, Any] = {"format": "mkv", "codec": "ffv1"}  # large, and at once
+RAW: dict[str, Any] = {"format": "mkv", "codec": "ffv1"}  # large, and without delay
 each_format = pytest.mark.parametrize("format", CUTTERS)
 each_delay = pytest.mark.parametrize("low_delay", [False, True], ids=["usual", "low"])
 
@@ -67,7 +67,7 @@ async def send_all(encoder: Encoder, pictures: Iterable[Any]) -> None:
 
 
 async def film_of(encoder: Encoder, pictures: Iterable[Any]) -> bytes:
-    """The chunks, one after the other."""
+    """Return the chunks of the film, joined."""
     async with encoder, meanwhile(send_all, encoder, pictures):
         film = b"".join([chunk async for chunk in encoder])
     return film
@@ -84,7 +84,7 @@ def pictures(count: int) -> list[NDArray[np.uint8]]:
 
 
 def played(film: bytes, ffmpeg: str, *options: str) -> list[str]:
-    """A line for each picture of a film, which plays without a complaint."""
+    """Play a film without an error; return a line for each picture."""
     done = subprocess.run(
         [
             *(ffmpeg, "-v", "warning", *options, "-i", "-", "-map", "0:v"),
@@ -102,7 +102,7 @@ def played(film: bytes, ffmpeg: str, *options: str) -> list[str]:
 
 
 async def test_film_goes_to_a_socket_and_a_file(ffmpeg: str, tmp_path: Path) -> None:
-    """MPEG-TS, which is read once."""
+    """As MPEG-TS, which is read only once."""
     path = tmp_path / "film.ts"
     there, client = azc.socketpair()
     encoder = Encoder(SIZE, 25, format="mpegts", ffmpeg=ffmpeg)
@@ -144,7 +144,7 @@ async def test_round_trip(format: str, low_delay: bool, ffmpeg: str) -> None:  #
 
 
 async def test_all_that_a_writer_takes(ffmpeg: str, tmp_path: Path) -> None:
-    """A pool, tickets, `send`, frames from OpenGL, sound of one's own; and a format
+    """A pool, tickets, `send`, frames from OpenGL, a sound of our own, and a format
     that cannot be cut."""
     sound = Audio("s16le", 48_000, channels=1)
     encoder = Encoder(SIZE, 25, format="flv", audio=sound, flip=True, ffmpeg=ffmpeg)
@@ -192,7 +192,7 @@ async def test_bad_arguments(bad: dict[str, Any], ffmpeg: str) -> None:
 
 
 async def test_a_slow_taker_is_waited_for(ffmpeg: str) -> None:
-    """FFmpeg stops reading, `put` waits; and the watchdog lets FFmpeg live."""
+    """FFmpeg stops reading, `put` waits, and the watchdog lets FFmpeg live."""
     sent = 0
     async with Encoder(SIZE, 25, **RAW, timeout=0.2, ffmpeg=ffmpeg) as encoder:
         with anyio.move_on_after(1.5) as waited:
@@ -218,13 +218,13 @@ async def test_one_that_hangs_is_killed(pretend: Callable[[str], str]) -> None:
 
 
 async def test_one_that_is_done_does_not_hang(pretend: Callable[[str], str]) -> None:
-    """However late its chunks are taken."""
+    """However late its output is taken."""
     done = pretend("cat >&2; echo film; exit 1")
     async with Encoder(SIZE, format="rawvideo", timeout=1, ffmpeg=done) as encoder:
         await encoder.put(picture(0))
         await encoder.finish()
         await until(lambda: encoder.returncode is not None)
-        await anyio.sleep(1.5)  # longer than its patience
+        await anyio.sleep(1.5)  # longer than the timeout
         assert await encoder.receive() == b"film\n"
         with pytest.raises(FFmpegError, match="FFmpeg failed"):
             await encoder.receive()
@@ -244,7 +244,7 @@ async def test_no_frame_at_all(ffmpeg: str) -> None:
 
 @pytest.mark.every_loop
 async def test_killed(ffmpeg: str) -> None:
-    """Who sends, who takes and every client hears of it, after what was encoded."""
+    """The sender, the taker and all clients get the error, after what was encoded."""
     encoder = Encoder(SIZE, 25, **RAW, group=1, low_delay=True, ffmpeg=ffmpeg)
     pieces: list[bytes] = []
     async with encoder, encoder.clients() as clients:
@@ -267,13 +267,13 @@ async def test_killed(ffmpeg: str) -> None:
 
 @pytest.mark.every_loop
 async def test_taker_leaves(ffmpeg: str) -> None:
-    """The end of the block ends FFmpeg, whatever it is at."""
+    """The end of the block ends FFmpeg, even in the middle of its work."""
     async with Encoder(SIZE, 25, **RAW, ffmpeg=ffmpeg) as encoder:
         pid = encoder.pid
         ticket = await encoder.put(picture(0))
         while not ticket.done():
             ticket = await encoder.put(picture(0))
-        assert await encoder.receive(1) == b"\x1a"  # as all of Matroska begins
+        assert await encoder.receive(1) == b"\x1a"  # as every Matroska file begins
     assert is_gone(pid)
     await encoder.aclose()
 
@@ -308,7 +308,7 @@ async def test_late_client(
     has_sound: bool,
     ffmpeg: str,
 ) -> None:
-    """Its bytes alone are a film, the last part of what the first client got."""
+    """The late client's film equals the last part of the first client's film."""
     sine = ["-f", "lavfi", "-i", "sine=duration=1"] if has_sound else None
     options = {**IN_GROUPS, "audio": sine, "low_delay": low_delay, "ffmpeg": ffmpeg}
     encoder = Encoder(SIZE, format=format, **options)
@@ -334,14 +334,14 @@ async def test_late_client(
 
 
 def begins_later(clients: Any, early: list[bytes]) -> bool:
-    """Does somebody who comes now begin with another key frame than the first one?"""
+    """Whether a new client would begin with a key frame other than the first one."""
     newest = next(iter(clients._latest), None)
     return newest is not None and newest.data not in early[:2]
 
 
 @each_format
 async def test_slow_client(format: str, ffmpeg: str) -> None:  # noqa: A002
-    """It goes on at a key frame, and what it gets plays; or it is ended."""
+    """The slow client continues at a key frame, and its film plays; or it is ended."""
     options = {**IN_GROUPS, "low_delay": True, "ffmpeg": ffmpeg}
     encoder = Encoder(SIZE, format=format, **options)
     quick: list[bytes] = []
@@ -368,9 +368,9 @@ async def test_slow_client(format: str, ffmpeg: str) -> None:  # noqa: A002
 
 
 def gaps(film: bytes) -> list[tuple[int, bool]]:
-    """Where packets of one kind are missing: of which, and whether that is told.
+    """Find gaps in the packets of each kind: of which kind, and whether it is marked.
 
-    By the packets' counters; those of the tables have no room to tell of it.
+    The packets' counters show gaps; packets of tables have no room for a mark.
     """
     found = []
     counters: dict[int, int] = {}
@@ -388,7 +388,7 @@ def gaps(film: bytes) -> list[tuple[int, bool]]:
 
 
 async def test_gap_is_told(ffmpeg: str) -> None:
-    """In a transport stream: by the first packet of pictures, and that of sound."""
+    """In a transport stream: the first packets of pictures and of sound have a mark."""
     sine = ["-f", "lavfi", "-i", "sine=duration=3"]
     options = {**IN_GROUPS, "audio": sine, "ffmpeg": ffmpeg}
     encoder = Encoder(SIZE, format="mpegts", **options)
@@ -407,7 +407,7 @@ async def test_gap_is_told(ffmpeg: str) -> None:
 
 
 async def test_av1_gives_frames_at_once(ffmpeg: str) -> None:
-    """Otherwise SVT-AV1 holds dozens back."""
+    """Otherwise SVT-AV1 delays dozens of frames."""
     if "libsvtav1" not in await codecs.encoders_of(ffmpeg):
         pytest.skip("this FFmpeg has no SVT-AV1")
     av1: dict[str, Any] = {"codec": "av1", "preset": "ultrafast", "low_delay": True}
@@ -424,7 +424,7 @@ async def test_av1_gives_frames_at_once(ffmpeg: str) -> None:
 
 @pytest.mark.parametrize("codec", sorted(codecs.KNOWN))
 def test_options_for_low_delay_are_ffmpegs(codec: str, ffmpeg: str) -> None:
-    """As far as it has the encoder."""
+    """For each encoder that this FFmpeg has."""
     command = [ffmpeg, "-hide_banner", "-h"]
     told = subprocess.run(
         [*command, f"encoder={codec}"], capture_output=True, text=True, check=True
@@ -452,7 +452,7 @@ async def test_client_leaves(ffmpeg: str) -> None:
 
 
 async def test_an_error_in_the_block_is_itself(ffmpeg: str) -> None:
-    """And the clients come to their end."""
+    """The error is raised unchanged, and the clients' streams end."""
     with pytest.raises(KeyError):
         async with Encoder(SIZE, 25, ffmpeg=ffmpeg) as encoder:
             async with encoder.clients() as clients:
@@ -475,7 +475,7 @@ async def test_bad_arguments_of_clients(what: str) -> None:
 
 
 def cut(cutter: Cutter, film: bytes, sizes: Sequence[int]) -> list[Piece]:
-    """Its pieces, fed in chunks of these sizes in turn."""
+    """Cut a film, fed in chunks of these sizes in turn."""
     pieces: list[Piece] = []
     at = 0
     for size in itertools.cycle(sizes):
@@ -487,7 +487,7 @@ def cut(cutter: Cutter, film: bytes, sizes: Sequence[int]) -> list[Piece]:
 
 
 def key_frames(film: bytes, ffmpeg: str) -> int:
-    """How many an FFmpeg sees; it marks the packets of all others."""
+    """Count the key frames that FFmpeg sees; it marks the packets of all others."""
     command = [ffmpeg, "-v", "error", "-i", "-", "-c", "copy", "-f", "framecrc", "-"]
     told = subprocess.run(command, input=film, capture_output=True, check=True)
     lines = told.stdout.decode().splitlines()
@@ -497,7 +497,7 @@ def key_frames(film: bytes, ffmpeg: str) -> int:
 @each_delay
 @each_format
 async def test_cuts(format: str, low_delay: bool, ffmpeg: str) -> None:  # noqa: A002
-    """Nothing is lost, chunks may end anywhere, and the key frames are known."""
+    """Nothing is lost wherever chunks end, and key frames are known."""
     encoder = Encoder(
         SIZE, 30, format=format, group=GROUP, low_delay=low_delay, ffmpeg=ffmpeg
     )
@@ -520,7 +520,7 @@ def test_not_such_a_container(cutter: Callable[[], Cutter]) -> None:
 
 
 async def test_options_that_make_no_pieces(ffmpeg: str) -> None:
-    """The clients are told, and nobody waits for ever."""
+    """The clients get an error, and nobody waits for ever."""
     options = {"mpegts_m2ts_mode": 1}  # packets of another length
     encoder = Encoder(SIZE, 25, format="mpegts", options=options, ffmpeg=ffmpeg)
     async with encoder:

@@ -1,6 +1,6 @@
-"""FFmpeg that fails, hangs, is killed, fills the disk: what is told, and what is left.
+"""An FFmpeg that fails, hangs, is killed, or fills the disk: errors, and what remains.
 
-Nothing hangs, and no process, thread, fd or slot of a pool stays behind.
+Nothing hangs, and no process, thread, fd or slot of a pool remains.
 """
 
 import functools
@@ -42,7 +42,7 @@ BAD = ["-c:v", "nonesuch"]
 
 
 async def test_bad_codec(ffmpeg: str, tmp_path: Path) -> None:
-    """Nothing is left of the film, and an older one stays what it is."""
+    """Nothing is left of the film, and an older film is unchanged."""
     path = tmp_path / "a.mp4"
     path.write_text("mine")
     with pytest.raises(FFmpegError, match="Unknown encoder 'nonesuch'") as caught:
@@ -66,7 +66,7 @@ async def test_existing_file_stays(ffmpeg: str, tmp_path: Path) -> None:
 
 
 async def test_ended_by_itself(ffmpeg: str) -> None:
-    """As told by an output option; who sends more hears of it."""
+    """An output option ends FFmpeg, and further sends fail."""
     video = await Writer(NULL, SIZE, options=["-frames:v", "3"], ffmpeg=ffmpeg)
     with pytest.raises(FFmpegError, match=r"ended by itself .*-frames") as caught:
         await send_until_error(video)
@@ -80,7 +80,7 @@ FULL = ["-f", "matroska", "/dev/full"]
 
 @pytest.mark.parametrize("frames", [1, 2000])
 async def test_full_disk(ffmpeg: str, frames: int) -> None:
-    """Also if FFmpeg writes so little that it only notices at the end."""
+    """Even if FFmpeg writes so little that it fails only at the end."""
     with pytest.raises(FFmpegError, match=r"^FFmpeg failed.*No space left on device"):
         async with Writer(FULL, SIZE, ffmpeg=ffmpeg, **LOSSLESS) as video:
             for number in range(frames):
@@ -94,7 +94,7 @@ async def test_full_disk(ffmpeg: str, frames: int) -> None:
 async def test_never_reading(
     monkeypatch: pytest.MonkeyPatch, pretend: Callable[[str], str], body: str
 ) -> None:
-    """Whether it has its input open or not."""
+    """With its input open or closed."""
     monkeypatch.setattr("aiozerocopy._process.child.LAST_WORDS", 0.01)
     async with Writer(NULL, (640, 480), ffmpeg=pretend(body), timeout=0.1) as video:
         frame = np.empty((480, 640, 3), "u1")
@@ -111,7 +111,7 @@ async def test_never_ending(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Which is told long before it is killed."""
+    """A warning comes long before it is killed."""
     monkeypatch.setattr(progress, "SILENT", 0.05)
     program = pretend("cat >/dev/null; exec sleep 60")
     video = await Writer(NULL, SIZE, ffmpeg=program, timeout=0.2)
@@ -127,7 +127,7 @@ async def test_never_answering(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A question, or the first frame."""
+    """Neither to a question nor with a first frame."""
     monkeypatch.setattr(binary, "SILENT", 0.05)
     program = pretend("printf 'some words'; exec sleep 60")
     with pytest.raises(TimeoutError, match=r"has not answered for 0\.2 s"):
@@ -157,7 +157,7 @@ async def test_busy_ffmpeg_is_left_alone(pretend: Callable[[str], str]) -> None:
 
 
 def test_time_in_which_the_machine_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred seconds have gone from one look to the next: FFmpeg had them not."""
+    """A hundred seconds passed between two looks, and FFmpeg could not run."""
     times = itertools.chain([0.0], itertools.repeat(100.0))
     clock = SimpleNamespace(monotonic=functools.partial(next, times))
     monkeypatch.setattr(progress, "time", clock)
@@ -174,14 +174,14 @@ def test_time_in_which_the_machine_stood_still(monkeypatch: pytest.MonkeyPatch) 
             assert looks.acquire(timeout=10)
         assert not watchdog.barked
         child.returncode = 0
-        watchdog._thread.join(10)  # it ends with the child, also if nobody stops it
+        watchdog._thread.join(10)  # it ends with the child, even if it is not stopped
         assert not watchdog._thread.is_alive()
     finally:
         watchdog.stop()
 
 
 async def test_ffmpeg_that_says_very_much(pretend: Callable[[str], str]) -> None:
-    """On its standard error and where it reports, before it reads a byte."""
+    """On its standard error and in its reports, before it reads a byte."""
     script = textwrap.dedent(
         """
         import sys
@@ -207,7 +207,7 @@ async def test_ffmpeg_that_says_very_much(pretend: Callable[[str], str]) -> None
 
 @pytest.mark.every_loop
 async def test_abort(ffmpeg: str, tmp_path: Path) -> None:
-    """Nothing is left of the process or the film."""
+    """Nothing is left of the process or of the film."""
     video = await Writer(tmp_path / "a.mkv", SIZE, ffmpeg=ffmpeg)
     await video.send(picture(0))
     pid = video.pid
@@ -295,7 +295,7 @@ except (KeyboardInterrupt, asyncio.CancelledError):  # the latter before Python 
     ],
 )
 def test_ctrl_c(ffmpeg: str, tmp_path: Path, loop: str) -> None:
-    """The terminal sends it to all of the program's group; the file can be played."""
+    """The terminal sends it to the program's whole group; the file can be played."""
     path = tmp_path / "a.mp4"
     process = scripts.start(
         INTERRUPTED, loop, ffmpeg, str(path), start_new_session=True

@@ -1,4 +1,4 @@
-"""Films as users get them: their colours, what plays them, and what is never lost."""
+"""Films as users get them: true colours, playable files, and nothing lost."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ async def film(path: Path, size: tuple[int, int], pix_fmt: str, **options: Any) 
 
 
 def seen(path: Path, size: tuple[int, int]) -> Array:
-    """The colour of each picture, which was sent twice."""
+    """Return the colour of each picture; every picture was sent twice."""
     return ffmpegs.seen(path, size)[::2]
 
 
 def facts(path: Path) -> dict[str, str]:
-    """What ffprobe says of the picture."""
+    """Return ffprobe's facts about the picture."""
     names = "codec_name,pix_fmt,width,height,color_range,color_space,color_transfer"
     said = subprocess.run(
         [
@@ -106,7 +106,7 @@ async def test_what_was_drawn_is_seen(
 
 
 async def test_table_of_the_page_about_colours(tmp_path: Path) -> None:
-    """What was drawn, what `Writer` makes of it, and what FFmpeg does when not told."""
+    """The colours that were drawn, `Writer`'s, and FFmpeg's if it is not told."""
     page = Path(__file__).parents[2] / "docs" / "pages" / "colours.md"
     rows = re.findall(r"^\|((?: \d+, \d+, \d+ \|){3})$", page.read_text(), re.MULTILINE)
     table = np.array([re.findall(r"\d+", row) for row in rows], int).reshape(-1, 3, 3)
@@ -153,7 +153,7 @@ async def test_other_ways_have_them_too(
 ) -> None:
     path = tmp_path / name
     await film(path, (160, 90), pix_fmt, ffmpeg=ffmpeg, **options)
-    limit = 2 if options == {"quality": "high"} else 3  # as mpeg4 and x265 have it
+    limit = 2 if options == {"quality": "high"} else 3  # for mpeg4 and x265
     assert error(seen(path, (160, 90))) <= limit
 
 
@@ -218,7 +218,7 @@ async def test_lossless_is(ffmpeg: str, tmp_path: Path, name: str) -> None:
         for picture in pictures:
             await video.put(picture)
     assert await frames_of(path) == [picture.tobytes() for picture in pictures]
-    told = facts(path)  # without these, browsers guess: and guess the matrix, too
+    told = facts(path)  # without these, browsers guess, even the matrix
     assert told["color_space"] == "gbr"
     assert told["color_transfer"] == told["color_primaries"] == "bt709"
 
@@ -336,7 +336,7 @@ def test_frames_that_stay_as_they_are_cost_nothing(options: list[str]) -> None:
     assert (made.pix_fmt, made.of_input, made.of_output) == ("rgb24", [], options)
 
 
-# ---- on its way --------------------------------------------------------------------
+# ---- during a put ------------------------------------------------------------------
 
 RAW = ["-f", "rawvideo", "-pix_fmt", "yuv420p"]
 
@@ -356,7 +356,7 @@ def expected(numbers: Sequence[int]) -> list[int]:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop"], indirect=True)
 async def test_asyncios_own_cancel_waits_for_the_thread(tmp_path: Path) -> None:
-    """Whatever its moment, the memory is the caller's, and the film is whole."""
+    """Whenever it comes, the memory is the caller's, and the film is whole."""
     path = tmp_path / "a.yuv"
     picture = bytearray(prod(size := (2560, 1440)) * 3)
 
@@ -368,7 +368,7 @@ async def test_asyncios_own_cancel_waits_for_the_thread(tmp_path: Path) -> None:
                 await asyncio.sleep(0)
             put.cancel()
             await asyncio.wait([put])
-            picture[:] = bytes([200]) * len(picture)  # of which nothing is seen
+            picture[:] = bytes([200]) * len(picture)  # no picture shows this
             picture.append(0)
             del picture[-1]
         await video.put(numbered(60, size))
@@ -400,7 +400,7 @@ async def test_loop_is_free_meanwhile(
 
 
 def _apart(picture: Array) -> Iterator[Any]:
-    """The same picture in memory of several kinds, by turns contiguous and not."""
+    """Make copies of the picture in memory of several kinds, partly not contiguous."""
     height, width, channels = picture.shape
     for rows, columns in ((1, 1), (2, 1), (1, 2)):
         yield picture
@@ -419,7 +419,7 @@ def _apart(picture: Array) -> Iterator[Any]:
 async def test_any_strides(
     tmp_path: Path, pix_fmt: str, size: tuple[int, int], dice: np.random.Generator
 ) -> None:
-    """Converted and not, by the loop's thread and by another, in the order sent."""
+    """Converted or not, by the loop's thread or another, always in order."""
     path, width, height = tmp_path / "a.raw", *size
     picture = dice.integers(0, 256, (height, width, 3), np.uint8)
     film, expected = ["-f", "rawvideo", "-pix_fmt", pix_fmt, str(path)], list[bytes]()
@@ -430,7 +430,7 @@ async def test_any_strides(
             expected.append(changed.tobytes())
             ticket = await video.put(frame)
             if video.converts or not changed.flags.c_contiguous:
-                changed[0, 0] = 255  # it is ours again
+                changed[0, 0] = 255  # the caller owns it again
             await ticket
         assert video.converts == (pix_fmt == "yuv420p")
     if video.converts:
@@ -443,7 +443,7 @@ async def test_any_strides(
 
 @pytest.mark.every_loop
 async def test_strides_and_order_of_many_tasks(tmp_path: Path) -> None:
-    """A frame that goes as it is does not overtake one that is copied."""
+    """A frame that needs no copy does not overtake one that is copied."""
     path, size = tmp_path / "a.rgb", (1280, 720)
     async with Writer(["-f", "rawvideo", path], size) as video:
         async with anyio.create_task_group() as tasks:
@@ -456,7 +456,7 @@ async def test_strides_and_order_of_many_tasks(tmp_path: Path) -> None:
 
 
 async def test_planes_of_any_strides(tmp_path: Path) -> None:
-    """As decoders give them, each row with a gap behind it."""
+    """As decoders give them, with a gap after each row."""
     path, whole = tmp_path / "a.yuv", np.arange(96 * 80, dtype="u2").reshape(96, 80)
     planes = [
         whole.astype("u1")[:rows, :width]
@@ -473,7 +473,7 @@ async def test_planes_of_any_strides(tmp_path: Path) -> None:
 async def test_flipped(
     tmp_path: Path, pix_fmt: str, end: str, dice: np.random.Generator
 ) -> None:
-    """A film of frames that are upside down is that of the same ones upright."""
+    """A film of frames upside down equals one of the upright frames."""
     paths, size = [tmp_path / "upright", tmp_path / "flipped"], (60, 34)
     for path in paths:
         film = ["-f", "rawvideo", "-pix_fmt", end, str(path)]
@@ -548,7 +548,7 @@ async def test_exception_leaves_what_was_sent(tmp_path: Path, name: str) -> None
 async def test_cancelled_at_its_end_it_is_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """While its index is put in front."""
+    """The cancel comes while the index is moved to the front."""
     began = anyio.Event()
 
     async def forever(*_: str, **options: object) -> tuple[int, str]:
@@ -579,7 +579,7 @@ async def test_broken_one_leaves_what_plays(
     ends_by: str,
     older: bool,
 ) -> None:
-    """As much of it as had left FFmpeg; an older film stays in its place."""
+    """Everything that FFmpeg had written remains; an older film stays in its place."""
     folder = tmp_path / "films"
     folder.mkdir()
     if older:
@@ -597,7 +597,7 @@ async def test_broken_one_leaves_what_plays(
                 if ends_by == "kill" and not killed and (video.status.size or 0) >> 20:
                     os.kill(video.pid, signal.SIGKILL)
                     killed = True
-    video.abort()  # it is over
+    video.abort()  # the film is over
     left = Path(video.written_to)
     assert set(os.listdir(folder)) == {name, left.name}
     assert (left.name == name) is not older
@@ -616,7 +616,7 @@ async def test_folder_that_refuses_says_so_at_once(ffmpeg: str, tmp_path: Path) 
 
 
 async def test_device_is_written_to(tmp_path: Path) -> None:
-    """What is no file is not replaced."""
+    """A file that is not regular is not replaced."""
     (tmp_path / "null.mkv").symlink_to(os.devnull)
     async with Writer(tmp_path / "null.mkv", (64, 48)) as video:
         await video.send(numbered(1))

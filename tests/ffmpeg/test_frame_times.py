@@ -1,8 +1,8 @@
-"""Each picture of a film comes once, in order, at its own time.
+"""Each picture of a film comes once, in order, with its own time.
 
-A corpus is made by each FFmpeg and read by the other: films at constant and at other
+Each FFmpeg makes a corpus, and the other one reads it: films at constant and other
 rates, with sound that begins earlier, B frames, edit lists, and films that are cut off.
-What ffprobe counts is what the Reader must give.
+The Reader must give the frames that ffprobe counts.
 """
 
 import functools
@@ -54,7 +54,7 @@ FILMS = {
     "one.png": "-frames:v 1 -update 1",
     "numbered-%02d.png": "-frames:v 20",
 }
-# What is made of these: by FFmpeg without encoding, or by cutting the file off.
+# Made from these: by FFmpeg without encoding, or by cutting the file off.
 COPIED = {
     "edited.mp4": "-ss 0.5 -i b_frames.mp4",
     "turned.mp4": "-display_rotation 90 -i constant.mp4",
@@ -67,12 +67,12 @@ CUT = {
     "cut_90.mp4": ("b_frames.mp4", 0.9),
 }
 QUICK = ("constant.mp4", "variable.mkv", "b_frames.ts", "sound.mkv", "cut_50.mkv")
-BEGINS = {"late.mp4": 0.5}  # seconds after the film does
+BEGINS = {"late.mp4": 0.5}  # seconds after the film's beginning
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of films that an FFmpeg has made."""
+    """The folder of films made by each FFmpeg."""
 
     @functools.cache
     def made_by(name: str) -> Path:
@@ -102,7 +102,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @functools.cache
 def probed(film: Path) -> tuple[int, list[float | None]]:
-    """How many frames ffprobe counts, and their times."""
+    """Return ffprobe's number of frames, and their times."""
     if shutil.which("ffprobe") is None:
         pytest.skip("needs ffprobe")
     wanted = "stream=nb_read_frames:frame=best_effort_timestamp_time"
@@ -145,7 +145,7 @@ async def test_frames_are_those_that_ffprobe_counts(
         assert await times_of(path, pix_fmt="gray", ffmpeg=ffmpeg) == times
     assert times[0] == pytest.approx(BEGINS.get(film, 0), abs=0.04)
     assert None not in times
-    if film != "joined.ts":  # whose times begin again, in the film and for ffprobe
+    if film != "joined.ts":  # its times begin again, in the film and for ffprobe
         for time, other in zip(times, expected, strict=True):
             if other is not None and expected[0] is not None:
                 assert time - times[0] == pytest.approx(other - expected[0], abs=0.002)
@@ -182,7 +182,7 @@ async def test_rate_of_a_films_part(ffmpeg: str, corpus: Callable[[str], Path]) 
 
 @pytest.mark.parametrize("more", [{"fps": 30}, {"options": ["-vf", "fps=30"]}], ids=str)
 async def test_gap_that_is_filled(more: Any, ffmpeg: str, tmp_path: Path) -> None:
-    """FFmpeg makes all frames of it at once, and tells their times before the first."""
+    """FFmpeg makes all its frames at once, and reports their times before the first."""
     path = tmp_path / "gap.mkv"
     picture = ["-f", "lavfi", "-i", "testsrc2=s=64x48:r=1/100:d=200"]
     await anyio.run_process([ffmpeg, "-v", "error", *picture, "-c:v", "ffv1", path])
@@ -218,7 +218,7 @@ async def test_timing_of_the_callers_own(
 async def test_part_beyond_the_end(
     pix_fmt: str, more: Any, ffmpeg: str, corpus: Callable[[str], Path]
 ) -> None:
-    """It is empty, like a slice; and a program can go on with the size."""
+    """The part is empty, like a slice; and a program can still use the size."""
     path = corpus("packaged") / "turned.mp4"
     async with Reader(path, pix_fmt, start=9, ffmpeg=ffmpeg, **more) as video:
         with pytest.raises(anyio.EndOfStream):
@@ -234,7 +234,7 @@ async def test_part_beyond_the_end(
 async def test_ffmpeg_before_5_1(
     pretend: Callable[[str], str], corpus: Callable[[str], Path]
 ) -> None:
-    """It has another name for the option by which each frame comes once."""
+    """The option by which each frame comes once has another name there."""
     refuse = 'case "$*" in *-fps_mode*) echo "Unrecognized option \'fps_mode\'."'
     known = (
         'for a; do shift; set -- "$@" "$(echo "$a" | sed s/^-vsync$/-fps_mode/)"; done'

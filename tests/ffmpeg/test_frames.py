@@ -1,4 +1,4 @@
-"""RGB to YUV and back: against the formulas in doubles, and in C against plain C."""
+"""RGB to YUV and back: compared with formulas in doubles, and with plain C."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ COLOURS = [
     for full in (False, True)
     for chroma in ("left", "center")
 ]
-# Half of it is rounding; what fixed point adds is less than 0.1.
+# 0.5 of it is rounding; fixed point adds less than 0.1.
 CLOSE = 0.6
 
 
 class Exact:
-    """The standards' formulas, without rounding."""
+    """The formulas of the standards, without rounding."""
 
     def __init__(self, colour: Colour) -> None:
         self.colour = colour
@@ -66,7 +66,7 @@ class Exact:
         return (before[:, :n] + 2 * here + after[:, :n]) / 4
 
     def pixels(self, y: NDArray[Any], u: NDArray[Any], v: NDArray[Any]) -> Doubles:
-        """Each sample of chroma serves the pixels that it was made of."""
+        """Use each chroma sample for the pixels from which it was made."""
         height, width = y.shape
         u, v = (
             np.repeat(np.repeat((plane - 128.0) / self.c_range, 2, 0), 2, 1)
@@ -109,7 +109,7 @@ def test_random_pictures(colour: Colour, dice: np.random.Generator) -> None:
             conversion = Conversion(rgb, yuv, size, colour)
             pixels = dice.integers(0, 256, conversion.rgb_shape, np.uint8)
             if dice.random() < 0.3:
-                pixels = (pixels >> 7) * np.uint8(255)  # the corners of the cube
+                pixels = (pixels >> 7) * np.uint8(255)  # the corners of the colour cube
             made = np.empty(conversion.yuv_shape, np.uint8)
             conversion.to_yuv(pixels, made)
             seen = pixels[..., 2::-1] if rgb.startswith("b") else pixels[..., :3]

@@ -1,4 +1,4 @@
-"""The bytes of a frame are what FFmpeg takes for one, in every format that it knows."""
+"""A frame has the bytes that FFmpeg expects, in every format that it knows."""
 
 import functools
 import os
@@ -19,7 +19,7 @@ FRAMES = 3
 
 @functools.lru_cache
 def formats(ffmpeg: str) -> dict[str, str]:
-    """All that it lists, and what it says of them: Input, Output, Hardware, ..."""
+    """Return all formats that it lists, with flags: Input, Output, Hardware, ..."""
     command = [ffmpeg, "-hide_banner", "-loglevel", "error", "-pix_fmts"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.findall(r"^([IOHPB.]{5}) ([a-z]\S+) ", told, re.MULTILINE)
@@ -29,7 +29,7 @@ def formats(ffmpeg: str) -> dict[str, str]:
 def taken(
     ffmpeg: str, nbytes: dict[str, int], size: tuple[int, int], folder: Path
 ) -> dict[str, list[int]]:
-    """The frames that one FFmpeg decodes of a file of zeros in each format."""
+    """Return the frames that FFmpeg decodes from a file of zeros in each format."""
     command = [ffmpeg, "-nostdin", "-hide_banner", "-loglevel", "error"]
     for name, n in nbytes.items():
         path = folder / name

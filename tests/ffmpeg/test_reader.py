@@ -1,4 +1,4 @@
-"""The reading side: who converts what to which colours, and whom frames belong to."""
+"""The reading side: who converts, to which colours, and who owns frames."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from aiozerocopy.frames import Conversion
 pytestmark = pytest.mark.anyio
 
 SIZE = WIDTH, HEIGHT = 64, 48
-LARGE = (640, 480)  # too large to be received in the loop's thread
-HD = (1280, 48)  # wide enough to be taken for HD
+LARGE = (640, 480)  # too large for a receive in the loop's thread
+HD = (1280, 48)  # wide enough to count as HD
 COLOURS = ((81, 90, 240), (145, 54, 34), (41, 240, 110), (126, 128, 128), (60, 140, 90))
 
 
@@ -38,7 +38,7 @@ COLOURS = ((81, 90, 240), (145, 54, 34), (41, 240, 110), (126, 128, 128), (60, 1
 
 
 def flat(colour: Sequence[int], size: tuple[int, int] = SIZE) -> bytes:
-    """A picture in yuv420p of one colour."""
+    """Make a picture of one colour, in yuv420p."""
     y, u, v = colour
     width, height = size
     samples = -(-width // 2) * -(-height // 2)
@@ -52,7 +52,7 @@ def make_film(
     size: tuple[int, int] = SIZE,
     tags: str = "",
 ) -> Path:
-    """Of pictures in yuv420p, at 30 a second, without loss.
+    """Make a lossless film of pictures in yuv420p, at 30 a second.
 
     The tags are those of the filter setparams.
     """
@@ -66,13 +66,13 @@ def make_film(
 
 
 def numbered(path: Path, count: int = 30, size: tuple[int, int] = SIZE) -> Path:
-    """Each picture is a bit lighter than the one before it."""
+    """Make a film in which each picture is a bit lighter than the last."""
     pictures = [flat((20 + 7 * number, 128, 128), size) for number in range(count)]
     return make_film(path, pictures=pictures, size=size)
 
 
 def numbers(frames: Sequence[bytes | NDArray[Any]]) -> list[int]:
-    """Of the pictures of such a film, in rgb24."""
+    """Return the numbers of pictures from such a film, in rgb24."""
     firsts = [int(np.frombuffer(frame, "u1")[0]) for frame in frames]
     return [round((first * 219 / 255 + 16 - 20) / 7) for first in firsts]
 
@@ -86,7 +86,7 @@ def noise(size: tuple[int, int] = SIZE) -> bytes:
 def pretend_film(
     pretend: Callable[[str], str], tmp_path: Path
 ) -> Callable[[str], Reader]:
-    """A Reader of a file, whose FFmpeg does something else."""
+    """Make a Reader of a file, whose FFmpeg does something else."""
     (tmp_path / "film").touch()
     return lambda body: Reader(tmp_path / "film", ffmpeg=pretend(body))
 
@@ -97,7 +97,7 @@ PARTS = {"bt709": (0.2126, 0.0722), "bt601": (0.299, 0.114), "bt2020": (0.2627, 
 
 
 def exact(colour: Sequence[int], matrix: str, full: bool) -> NDArray[np.float64]:
-    """The standards' formula."""
+    """Compute the colour by the standards' formula."""
     red_part, blue_part = PARTS[matrix]
     y, u, v = (float(part) for part in colour)
     grey = y / 255 if full else (y - 16) / 219
@@ -143,7 +143,7 @@ def test_colours_are_what_the_film_says(
 
     frames = anyio.run(read)
     assert len(frames) == len(COLOURS)
-    close = 4 if full and convert == "ffmpeg" else 2  # its scaler is not exact there
+    close = 4 if full and convert == "ffmpeg" else 2  # its scaler is inexact there
     for frame, colour in zip(frames, COLOURS, strict=True):
         assert (frame == frame[0, 0]).all()
         assert np.abs(frame[0, 0] - exact(colour, matrix, full)).max() <= close
@@ -165,7 +165,7 @@ async def test_jpeg_has_full_range(ffmpeg: str, tmp_path: Path) -> None:
 def test_ffmpeg_is_told_what_an_untagged_film_is(
     filters: list[str], more: dict[str, Any], ffmpeg: str, tmp_path: Path
 ) -> None:
-    """What is HD stays so when it is scaled down, and for other formats too."""
+    """An HD film keeps its colours if it is scaled down, and in other formats, too."""
     path = make_film(tmp_path / "a.mkv", pictures=[flat(COLOURS[0], HD)], size=HD)
     more = {"options": filters, "ffmpeg": ffmpeg, **more}
     frame = np.frombuffer(
@@ -182,7 +182,7 @@ def test_ffmpeg_is_told_what_an_untagged_film_is(
 
 
 async def converts(path: Path, **more: Any) -> bool:
-    """Do we convert it?  Either way it is close to what FFmpeg does."""
+    """Whether the Reader itself converts; checks that FFmpeg's result is similar."""
     async with Reader(path, copy=True, **more) as film:
         ours = [frame async for frame in film]
         is_converted = film._converter is not None
@@ -316,7 +316,7 @@ async def test_cancel_at_the_end_hides_no_failure(
 
 
 def has_ended(film: Reader) -> bool:
-    """Is the end of the stream there, for all that were to come?"""
+    """Whether the stream's end has reached all receives that wait for frames."""
     converter: Any = film._converter
     coming = converter._coming._coming
     return bool(coming) and all(one.done for one in coming)
@@ -330,7 +330,7 @@ async def test_something_else_than_a_frame(
         with pytest.raises(FFmpegError, match="something other than a frame") as caught:
             await film.receive()
         assert film.pool
-        assert film.pool.stats.free == 2  # the next one's, if it comes, is the third
+        assert film.pool.stats.free == 2  # one slot is for the next frame
         assert caught.value.__traceback__
 
 
@@ -390,7 +390,7 @@ def test_film_is_the_stream_that_is_mapped() -> None:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    """Holds up the conversions in C, until it is opened."""
+    """Hold up conversions in C, until the gate is opened."""
     gate, then_rgb = Gate(), Conversion.then_rgb
 
     def held_up(*arguments: Any) -> Any:
@@ -424,13 +424,13 @@ async def test_cancel_waits_for_no_conversion(gate: Gate, tmp_path: Path) -> Non
             await gate.until_begun()
         pool = film.pool
         assert pool
-        assert pool.stats.free == 0  # what is received has them
+        assert pool.stats.free == 0  # the received frames have them
         gate.open()
         frames = []
         async for frame in film:
             with frame:
                 frames.append(bytes(frame.view))
-        await until(lambda: pool.stats.free == 2)  # C tells of the end of one by one
+        await until(lambda: pool.stats.free == 2)  # C reports the ends one by one
     assert numbers(frames) == [0, 1, 2]
 
 
@@ -442,7 +442,7 @@ async def test_closed_while_it_converts(gate: Gate, tmp_path: Path) -> None:
     async with anyio.create_task_group() as tasks:
 
         async def receive() -> None:
-            with contextlib.suppress(azc.StreamClosed):  # if that is noticed first
+            with contextlib.suppress(azc.StreamClosed):  # if the close is noticed first
                 with await film.receive() as frame:
                     assert numbers([bytes(frame.view)]) == [0]
 
@@ -471,7 +471,7 @@ async def test_next_frame_comes_while_the_last_is_looked_at(tmp_path: Path) -> N
 
 
 async def test_no_frame_of_a_shared_pool_comes_ahead(tmp_path: Path) -> None:
-    """That slot may be what another one waits for."""
+    """Another Reader may be waiting for its slot."""
     path = numbered(tmp_path / "a.mkv")
     pool = azc.FramePool((HEIGHT, WIDTH, 3), slots=2)
     async with Reader(path, pool=pool) as one, Reader(path, pool=pool) as other:
@@ -480,7 +480,7 @@ async def test_no_frame_of_a_shared_pool_comes_ahead(tmp_path: Path) -> None:
                 with await film.receive() as frame:
                     assert numbers([bytes(frame.view)]) == [number]
                     assert pool.stats.free == 1
-    pool.acquire_nowait().release()  # it is still open
+    pool.acquire_nowait().release()  # the pool is still open
     pool.close()
 
 
@@ -494,7 +494,7 @@ async def test_one_task_at_a_time(gate: Gate, tmp_path: Path) -> None:
             gate.open()
         receiving.result.release()
         assert film.pool
-        assert film.pool.stats.free == 2  # one is the next frame's
+        assert film.pool.stats.free == 2  # one is for the next frame
 
 
 async def test_conversion_that_cannot_begin(
@@ -535,7 +535,7 @@ async def test_pool_that_runs_dry_is_told_once(
                 await until(lambda: bool(told.list))
                 frames.pop().release()
                 await until(lambda: len(frames) == 2)
-                with anyio.move_on_after(0.05):  # twice as long as its patience
+                with anyio.move_on_after(0.05):  # longer than the Reader's patience
                     await anyio.sleep_forever()
         assert len(told.list) == 1
         assert told.list[0].filename == __file__
@@ -595,7 +595,7 @@ def test_times(time: Any, microseconds: int) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        *(  # a name that is no input would be FFmpeg's output
+        *(  # a name without -i would be FFmpeg's output
             ({"source": source}, "input arguments end with '-i' and a name")
             for source in ([], ["a.mp4"], ["-i", "a.mp4", "b.mp4"])
         ),

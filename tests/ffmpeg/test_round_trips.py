@@ -1,4 +1,4 @@
-"""A film that is lossless gives back each byte: formats, sizes, encoders, FFmpegs."""
+"""A lossless film gives back each byte: formats, sizes, encoders, FFmpegs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aiozerocopy.ffmpeg import Layout, Writer
 
 pytestmark = pytest.mark.anyio
 
-PLAIN = ("rgb24", "gray", "bgr24", "gbrp")  # which every lossless encoder keeps
+PLAIN = ("rgb24", "gray", "bgr24", "gbrp")  # every lossless encoder keeps these
 DEEP = ("gray16le", "rgb48le")
 WITH_ALPHA = ("ya8", "rgba")
 YUV = ("yuv420p", "nv12", "yuv422p", "yuv444p", "yuv420p10le", "yuva420p")
@@ -22,7 +22,7 @@ HALVED = ("yuv420p", "nv12", "yuv422p", "yuv420p10le")  # chroma
 DEPTHS = {"yuv420p10le": 10, "gray16le": 16, "rgb48le": 16}  # bits, if not 8
 
 WORDS: dict[str, Any] = {"quality": "lossless", "preset": "ultrafast"}
-# How a film is made; the formats of which it keeps each byte; those of even sizes only.
+# Arguments for a film; the formats that it keeps exactly; those with even sizes only.
 WAYS: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] = {
     "ffv1.mkv": ({"codec": "ffv1"}, (*PLAIN, *DEEP, *WITH_ALPHA, *YUV), ()),
     "rawvideo.nut": ({"codec": "rawvideo"}, (*PLAIN, *DEEP, *WITH_ALPHA, *YUV), ()),
@@ -38,9 +38,9 @@ SIZES = [*EVEN, (17, 13), (1, 1)]
 
 
 def picture(number: int, layout: Layout) -> NDArray[Any]:
-    """One that has all values, and noise, but so little that it can be compressed.
+    """Make a picture with all values and noise, but little enough to be compressed.
 
-    (Else libvpx of FFmpeg 5.1 writes past its memory, and utvideo cannot be read.)
+    (Otherwise libvpx of FFmpeg 5.1 writes past its memory, and utvideo is unreadable.)
     """
     count = layout.nbytes // layout.itemsize
     noise = np.random.default_rng(number).integers(0, 4, count)

@@ -1,4 +1,4 @@
-"""Programs written for TurboPipe run, and what they got wrong there is right here."""
+"""Programs for TurboPipe work, and the faults that they had with it are mended here."""
 
 import array
 import contextlib
@@ -24,7 +24,7 @@ BIG = 3 << 20  # more than a pipe of ours holds
 
 
 class Pipe:
-    """A pipe whose reader is this process, when asked to."""
+    """A pipe that this process reads on request."""
 
     def __init__(self) -> None:
         r, self.w = os.pipe()
@@ -43,7 +43,7 @@ class Pipe:
         self._thread.start()
 
     def all(self) -> bytes:
-        """What a reader gets until the end, once the writer's number is closed."""
+        """Close the writing end, and return everything that a reader gets."""
         self.writer.close()
         if not self.is_reading:
             self.start_reading()
@@ -65,7 +65,7 @@ def pipes() -> Iterator[Callable[[], Pipe]]:
         if not pipe.is_reading:
             pipe.reader.close()
     with contextlib.suppress(StreamBroken):
-        turbopipe.close()  # nobody was told of those whose reader has just gone
+        turbopipe.close()  # writers whose reader has just gone were not reported
     for pipe in made:
         if pipe.is_reading:
             pipe.all()
@@ -83,7 +83,7 @@ def noise(n: int = BIG, seed: int = 1) -> bytearray:
 
 
 def waiting(work: Callable[[], object]) -> threading.Thread:
-    """A thread that does not come to the end of this yet."""
+    """Start a thread whose work cannot end yet."""
     thread = threading.Thread(target=work)
     thread.start()
     thread.join(0.02)
@@ -118,7 +118,7 @@ class TestPrograms:
 
     def test_keyword_names_of_both_versions(self, pipe: Pipe) -> None:
         turbopipe.pipe(data=b"two ", file=pipe.w)
-        turbopipe.pipe(buffer=b"one", fileno=pipe.writer)  # which stands for its fd
+        turbopipe.pipe(buffer=b"one", fileno=pipe.writer)  # an object with a fileno()
         turbopipe.sync(data=b"")
         turbopipe.sync(buffer=b"")
         turbopipe.sync()
@@ -248,7 +248,7 @@ class TestWaiting:
         assert scripts.run(code) == f"interrupted\n{5 << 20}\n"
 
     def test_stalled_fd_delays_no_other(self, pipes: Callable[[], Pipe]) -> None:
-        """Its reader's death wakes the thread that waits for room."""
+        """The death of its reader wakes the thread that waits for room."""
         stalled, well = pipes(), pipes()
         data, other = noise(), noise(seed=2)
 
@@ -367,11 +367,11 @@ class TestProcesses:
 
 @pytest.fixture(scope="module")
 def gl() -> Iterator[Any]:
-    """A moderngl context that has rendered, with all threads that it wants."""
+    """A moderngl context that has rendered, so that its threads have started."""
     moderngl = pytest.importorskip("moderngl")
     try:
         context = moderngl.create_context(standalone=True, backend="egl")
-    except Exception as error:  # glcontext raises plain Exception
+    except Exception as error:  # glcontext raises a plain Exception
         pytest.skip(f"no EGL here: {error}")
     framebuffer = context.simple_framebuffer((64, 64))
     framebuffer.clear(1.0, 0.0, 0.0, 1.0)
@@ -397,7 +397,7 @@ class TestOpenGL:
         data = noise()
         buffer, other = gl.buffer(data), gl.buffer(b"other")
         turbopipe.pipe(given(buffer), pipe.w)
-        buffer.write(bytes(BIG))  # before anybody has read
+        buffer.write(bytes(BIG))  # before anything was read
         assert gl.error == "GL_NO_ERROR"
         turbopipe.sync(other)
         thread = waiting(lambda: turbopipe.sync(buffer))
@@ -416,7 +416,7 @@ class TestOpenGL:
         sent = b"".join(buffer.read() for buffer in buffers)
         for buffer in buffers:
             turbopipe.pipe(buffer, pipe.w)
-        with memoryview(buffers[2].mglo):  # which maps it
+        with memoryview(buffers[2].mglo):  # this maps the buffer
             assert pipe.reader.read(len(sent)) == sent
             for buffer in buffers[::order]:
                 turbopipe.sync(buffer)

@@ -1,7 +1,7 @@
-"""Frames to and from FFmpeg: every byte, every format, and what is refused.
+"""Frames to and from FFmpeg: every byte, every format, and refused arguments.
 
-Most of it runs with the FFmpeg on PATH and with the one of imageio-ffmpeg, which are
-years apart.
+Most tests run with the FFmpeg on PATH and with the one of imageio-ffmpeg, which differ
+by years.
 """
 
 import errno
@@ -85,7 +85,7 @@ async def test_pool_that_is_closed_in_use() -> None:
         with pytest.raises(anyio.ClosedResourceError, match="pool"):
             await video.receive()
         async with Writer(NULL, SIZE) as copy:
-            await copy.send(frame)  # what was leased stays
+            await copy.send(frame)  # a leased frame stays valid
             frame.release()
             with pytest.raises(ValueError, match="frame was released"):
                 await copy.send(frame)
@@ -121,7 +121,7 @@ async def test_reader_that_is_told_no_size(pretend: Callable[[str], str]) -> Non
         await Reader("a", ffmpeg=pretend("echo frame"))
 
 
-# ---- what is refused ---------------------------------------------------------------
+# ---- refused arguments -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ async def test_environment(
     lines = video.log.splitlines()
     assert "MALLOC_MMAP_THRESHOLD_=1073741824" in lines
     assert "MALLOC_TRIM_THRESHOLD_=4294967296" in lines
-    assert "MALLOC_TOP_PAD_=77" in lines  # the user's
+    assert "MALLOC_TOP_PAD_=77" in lines  # the user's setting
 
 
 # ---- status ------------------------------------------------------------------------
@@ -315,7 +315,7 @@ def test_reports() -> None:
 
 
 def streams_in(path: Path) -> list[str]:
-    """What FFmpeg says of each stream."""
+    """Return FFmpeg's description of each stream."""
     command = [find_ffmpeg(), "-hide_banner", "-nostdin", "-i", str(path)]
     said = subprocess.run(command, capture_output=True, text=True).stderr
     return [line for line in said.splitlines() if "Stream #0:" in line]
@@ -355,7 +355,7 @@ async def test_audio_that_is_sent(ffmpeg: str, tmp_path: Path) -> None:
 
 
 async def test_sound_without_pictures_is_told(ffmpeg: str) -> None:
-    """FFmpeg waits for one with the other: nobody hangs because of that."""
+    """FFmpeg waits for one stream with the other, but nobody hangs."""
     video = await Writer(NULL, SIZE, audio=Audio(), timeout=0.2, ffmpeg=ffmpeg)
     with pytest.raises(FFmpegError, match=r"did nothing.*from two tasks\?"):
         await video.send_audio(bytes(64 << 20))

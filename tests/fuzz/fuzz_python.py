@@ -1,4 +1,4 @@
-"""Fuzz what Python reads.
+"""Fuzz the Python parts that read untrusted bytes.
 
 python tests/fuzz/fuzz_python.py TARGET [options of libFuzzer] [folder]
 """
@@ -10,7 +10,7 @@ import atheris
 READERS = ["aiozerocopy", "h11", "wsproto"]
 
 if __name__ == "__main__":
-    # (what is imported before, atheris cannot look into)
+    # (atheris cannot instrument what was imported earlier)
     with atheris.instrument_imports(include=READERS):
         from targets import TARGETS
     target = TARGETS[sys.argv.pop(1)]

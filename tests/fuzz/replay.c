@@ -1,4 +1,4 @@
-/* replay.c - gives a target each file that is named, where there is no fuzzer. */
+/* replay.c - passes each named file to a target, without a fuzzer. */
 #include <stdint.h>
 #include <stdio.h>
 

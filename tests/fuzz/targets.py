@@ -1,8 +1,8 @@
-"""What strangers may send to the Python parts, as functions of bytes.
+"""The Python parts that read untrusted bytes, as functions of such bytes.
 
-Each hands the bytes to the code that reads them, and lets out what that code may not
-raise.  Where a checksum or a number would stop nearly every input at the door, the
-target puts a right one there.
+Each target passes the bytes to the code that reads them, and lets unexpected exceptions
+out.  Where a checksum or a number would make nearly every input fail at once, the
+target corrects it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ MOST = 1 << 16  # bytes of a frame or of a Dask message
 
 
 class Peer:
-    """A byte stream on which a stranger has sent these, in pieces, and left."""
+    """A byte stream from a stranger, who sent these bytes in pieces, and left."""
 
-    _raw_socket: ClassVar[socket.socket] = socket.socket()  # to set options of
+    _raw_socket: ClassVar[socket.socket] = socket.socket()  # its options are set
 
     def __init__(self, data: bytes, piece: int = 1 << 16) -> None:
         self.unread = data
@@ -74,7 +74,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {}
 
 
 def target(read: Callable[[bytes], Coroutine[Any, Any, None]]) -> None:
-    """Run the coroutine that follows for each input, under its name."""
+    """Register the coroutine function as a target of its name."""
     TARGETS[read.__name__] = lambda data: LOOP.run_until_complete(read(data))
 
 
@@ -82,14 +82,14 @@ def target(read: Callable[[bytes], Coroutine[Any, Any, None]]) -> None:
 
 
 def _with_checksum(data: bytes) -> bytes:
-    """The header with its magic, version and checksum put right."""
+    """Return the data with a correct magic, version and checksum in its header."""
     fields = b"AZCF\1" + data[5 : HEADER_SIZE - 4]
     return fields + struct.pack("<I", zlib.crc32(fields)) + data[HEADER_SIZE:]
 
 
 @target
 async def frame(data: bytes) -> None:
-    """`FrameHeader.unpack`, and a `FrameReceiver` that is sent it."""
+    """Feed `FrameHeader.unpack` and a `FrameReceiver`."""
     if data[:1] != b"A" and len(data) >= HEADER_SIZE:
         data = _with_checksum(data)
     receiver = FrameReceiver(cast("Any", Peer(data, 100)), max_bytes=MOST)
@@ -108,7 +108,7 @@ async def frame(data: bytes) -> None:
 
 @target
 async def dask_message(data: bytes) -> None:
-    """`receive_frames`: what it takes is what was sent, to the last byte."""
+    """Feed `receive_frames`, whose result must equal the bytes that were sent."""
     peer = Peer(data)
     try:
         frames = await dask_messages.receive_frames(peer, MOST)
@@ -125,7 +125,7 @@ async def dask_message(data: bytes) -> None:
 
 @target
 async def http(data: bytes) -> None:
-    """Requests on one connection, until one is refused."""
+    """Send requests on one connection, until the server refuses one."""
     peer = Peer(data, 1 + len(data) % 50)
     connection = HttpConnection(cast("Any", peer), lambda status: None, Guest(""))
     try:
@@ -153,7 +153,7 @@ _UPGRADE = (
 
 @target
 async def websocket(data: bytes) -> None:
-    """What a viewer says after the handshake."""
+    """Send a viewer's bytes after the handshake."""
     peer = Peer(_UPGRADE + data, len(_UPGRADE) + len(data) % 50)
     http = HttpConnection(cast("Any", peer), lambda status: None, Guest(""))
     request = await http.next_request()
@@ -174,7 +174,7 @@ APP = web.app(LOOP.run_until_complete(_closed_hub()), token="a")
 
 @target
 async def asgi(data: bytes) -> None:
-    """A scope of these fields, and what follows on what the application is told."""
+    """Call the application with a scope of these fields, and then a disconnect."""
     kind, method, path, root, query, *headers = (data + b"\n" * 4).split(b"\n")[:20]
     is_http = len(kind) % 2 == 0
     scope: dict[str, Any] = {
@@ -206,7 +206,7 @@ async def asgi(data: bytes) -> None:
 
 
 class Wire(asyncio.Transport):
-    """What a server writes to it is kept."""
+    """Keeps everything that a server writes."""
 
     written = b""
     is_over = False
@@ -225,7 +225,7 @@ class Wire(asyncio.Transport):
 
 @target
 async def aiohttp(data: bytes) -> None:
-    """What a client sends to the application under aiohttp."""
+    """Send a client's bytes to the application under aiohttp."""
     from aiohttp.web import AppRunner
 
     if not RUNNERS:
@@ -251,11 +251,11 @@ RUNNERS: list[Any] = []
 
 
 class HostileServer:
-    """A socket to an X server whose answers are these bytes.
+    """A socket to an X server that answers with these bytes.
 
-    Before each answer a byte says what it is: of those that are even nothing is put
-    right; the others have the sequence number and a short length, so that it is taken
-    for what was asked for.
+    A byte in front of each answer selects its treatment: an even number leaves the
+    answer alone; an odd one corrects sequence number and length, so that the answer
+    is taken for the one that was asked for.
     """
 
     family = socket.AF_UNIX
@@ -277,7 +277,7 @@ class HostileServer:
         else:  # hello
             self._number = 1
             head = bytearray(self._take(8).ljust(8, b"\0"))
-            head[6:] = bytes((head[6] % 100, 0))  # its length, which is read from it
+            head[6:] = bytes((head[6] % 100, 0))  # the length of the rest
             self._answer = bytes(head) + self._take(4 * head[6])
         return len(request)
 
@@ -322,7 +322,7 @@ class Display:
 
 @target
 async def x_server(data: bytes) -> None:
-    """Being let in, and the answers to what a screen asks at its beginning."""
+    """Connect, and read the answers to a screen's first requests."""
     connection = Connection(cast("Any", HostileServer(data)), ":9")
     try:
         await connection._greet(cast("Any", Display(len(data) % 2)))

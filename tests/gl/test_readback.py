@@ -1,4 +1,4 @@
-"""Readback: exact pixels, colours as FFmpeg makes them, lifetimes, and no waiting."""
+"""Readback: exact pixels, FFmpeg's colours, lifetimes, and no waiting."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZE = (64, 48)
 
 @pytest.fixture(scope="module")
 def context() -> Iterator[Any]:
-    """One for all tests: its threads and files are there before each of them."""
+    """A context for all tests, whose threads and files exist before each test."""
     try:
         context = scene.new_context()
     except Exception as error:
@@ -41,7 +41,7 @@ def context() -> Iterator[Any]:
 def read_now(
     context: Any, framebuffer: Any, pix_fmt: str = "rgba", **options: Any
 ) -> NDArray[np.uint8]:
-    """One picture as an array of its own."""
+    """Read a framebuffer, and return a copy of the picture."""
 
     async def read() -> Any:
         with gl.Readback(context, framebuffer.size, pix_fmt, **options) as readback:
@@ -72,7 +72,7 @@ def test_rgb_is_exact_and_top_down(
     with scene.painted(context, picture) as framebuffer:
         rgba = read_now(context, framebuffer, "rgba", mapping=mapping)
         rgb = read_now(context, framebuffer, "rgb24", mapping=mapping)
-        from_below = framebuffer.read(alignment=1)  # which is what flip=True is for
+        from_below = framebuffer.read(alignment=1)  # flip=True is for this
     assert (
         rgb.tobytes()
         == np.frombuffer(from_below, "u1").reshape(rgb.shape)[::-1].tobytes()
@@ -88,7 +88,7 @@ def test_a_renderbuffer(context: Any, samples: int) -> None:
     framebuffer = context.framebuffer([target])
     with scene.released(framebuffer, target):
         framebuffer.clear(0.2, 0.4, 0.6, 0.8)
-        framebuffer.clear(1, 1, 1, 1, viewport=(0, 40, 64, 8))  # the top
+        framebuffer.clear(1, 1, 1, 1, viewport=(0, 40, 64, 8))  # the top rows
         array = read_now(context, framebuffer)
     assert (array[:8] == 255).all()
     assert (array[8:] == [51, 102, 153, 204]).all()
@@ -96,7 +96,7 @@ def test_a_renderbuffer(context: Any, samples: int) -> None:
 
 @pytest.mark.usefixtures("any_way")
 def test_a_texture_that_others_would_see_differently(context: Any) -> None:
-    """Mipmaps that are not there, a swizzle: of no concern to what was drawn."""
+    """Missing mipmaps or a swizzle do not change what is read."""
     picture = scene.noise(*SIZE)
     with scene.painted(context, picture) as framebuffer:
         texture = framebuffer.color_attachments[0]
@@ -130,7 +130,7 @@ def test_floats_are_clamped(context: Any) -> None:
 
 
 def test_state_of_moderngl_is_kept(context: Any) -> None:
-    """And none of it gets into the picture."""
+    """The state does not change the picture, either."""
     picture = scene.smooth(*SIZE)
     pixels = context.texture((8, 8), 4)
     mine = context.framebuffer([pixels])
@@ -163,7 +163,7 @@ def test_state_of_moderngl_is_kept(context: Any) -> None:
 
 
 def test_a_framebuffer_released_while_bound(context: Any) -> None:
-    """moderngl binds it again, in vain; that is no error of the frames that follow."""
+    """moderngl binds it again, in vain; later frames must not report that error."""
     pixels = context.texture((8, 8), 4)
     mine = context.framebuffer([pixels])
     mine.use()
@@ -177,8 +177,8 @@ def test_a_framebuffer_released_while_bound(context: Any) -> None:
 
 # ---- colours, against FFmpeg -------------------------------------------------------
 
-# area is the filter whose weights for chroma at the left are ours (see _planes); the
-# other flags make swscale calculate exactly, and take all pixels for chroma.
+# The area filter weighs chroma at the left as we do (see _planes); the other flags make
+# swscale calculate exactly, and use all pixels for chroma.
 EXACT = "area+accurate_rnd+full_chroma_int+full_chroma_inp+bitexact"
 
 
@@ -250,7 +250,7 @@ def test_gl_3_3_without_extensions() -> None:
     ]
 
 
-# ---- frames in, pictures out --------------------------------------------------------
+# ---- frames and pictures ------------------------------------------------------------
 
 
 @pytest.mark.anyio
@@ -339,7 +339,7 @@ class TestRing:
     async def test_cancelled_at_each_wait(
         self, ring: Ring, n: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Also between the pieces of a copy, three here."""
+        """This includes the waits between the pieces of a copy, here three."""
         monkeypatch.setattr(_picture, "PIECE", 4096)
         ring.submit(2)
         ring.gl.finish()
@@ -391,7 +391,7 @@ class TestRing:
         async with attempting(ring.readback.read, ring.framebuffer) as reading:
             await others_wait()
             assert ring.gl.frames == 3
-            await anyio.to_thread.run_sync(first.release)  # any thread may
+            await anyio.to_thread.run_sync(first.release)  # any thread may release it
             await until(lambda: ring.gl.frames == 4)
             ring.gl.finish()
         reading.result.release()
@@ -400,7 +400,7 @@ class TestRing:
     async def test_drawing_in_software_holds_nobody_up(
         self, ring: Ring, call: str
     ) -> None:
-        """Nothing is read before it is drawn: `SlowGL` insists."""
+        """No frame is read before it is drawn, which `SlowGL` checks."""
         ring.gl.draw()
         begin = getattr(ring.readback, call)
         async with attempting(begin, ring.framebuffer) as putting:
@@ -479,7 +479,7 @@ class TestRing:
         assert sorted(ring.gl.deleted) == [1, 2, 3]
 
 
-# ---- whose memory it is -------------------------------------------------------------
+# ---- owners of memory ---------------------------------------------------------------
 
 
 @pytest.mark.anyio
@@ -509,7 +509,7 @@ class TestLease:
         borrowed = borrow(picture)
         picture.release()
         assert ring.readback.free == 2
-        ring.submit(2)  # the others
+        ring.submit(2)  # the other two buffers
         with pytest.raises(anyio.WouldBlock):
             ring.submit()
         assert memoryview(borrowed).cast("B")[0] == 1
@@ -532,7 +532,7 @@ class TestLease:
         picture = await self.take(ring)
         ring.readback.close()
         await anyio.to_thread.run_sync(picture.release)
-        assert sorted(ring.gl.deleted) == [2, 3]  # the rest ends with the context
+        assert sorted(ring.gl.deleted) == [2, 3]  # the last one ends with the context
 
 
 # ---- threads and contexts -----------------------------------------------------------
@@ -554,7 +554,7 @@ def test_another_thread_is_refused(ring: Ring) -> None:
 
 
 def test_two_contexts(context: Any) -> None:
-    """Each readback works whichever context is current, and leaves it so."""
+    """A readback works with any current context, and restores it."""
     other = scene.new_context()
     pictures = scene.noise(*SIZE), scene.smooth(*SIZE)
 
@@ -626,7 +626,7 @@ def test_errors_of_others_are_not_ours(context: Any) -> None:
             readback.submit(framebuffer)
 
 
-# ---- bad input, and the rest --------------------------------------------------------
+# ---- invalid arguments, and the rest ------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -697,7 +697,7 @@ def test_auto_measures(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert readback._gl.draws_in_software or not is_software
     with gl.Readback(context, (63, 48), "auto") as readback:
         assert readback.pix_fmt == "rgba"
-    for yuv, chosen in ((0.005, "rgba"), (0.0011, "yuv420p")):  # rgba: 0.001
+    for yuv, chosen in ((0.005, "rgba"), (0.0011, "yuv420p")):  # rgba takes 0.001
         seconds = {"rgba": 0.001, "yuv420p": yuv}
         monkeypatch.setattr(
             _transfer,

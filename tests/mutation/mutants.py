@@ -1,8 +1,8 @@
-"""Small faults in a C file, one at a time: what a typing error or a wrong idea makes.
+"""Small faults in a C file, one at a time: typing errors and wrong ideas.
 
-Only what stands in functions is changed.  The constants in enums are left alone: most
-of them are sizes and times that another number would serve as well.  So are the
-deliberate faults of csrc/sabotage.h.
+Only the bodies of functions are changed.  Constants in enums are left alone: most of
+them are sizes and times, for which another number would serve as well.  The deliberate
+faults of csrc/sabotage.h are left alone, too.
 """
 
 import re
@@ -34,7 +34,7 @@ SWAPS = {
     "false": "true",
 }
 OPENS, CLOSES = "([{", ")]}"
-# No statement of one's own begins with these.
+# Words that do not begin a statement that can be dropped by itself.
 NOT_DROPPED = {"if", "else", "while", "for", "do", "switch", "case", "default", "goto"}
 ENDS_A_CONDITION = {"(", "[", "{", ",", ";", "?", ":", "=", "+=", "-=", "|=", "return"}
 
@@ -70,7 +70,7 @@ def _tokens(source: str) -> list[Token]:
 
 
 def _bodies(tokens: list[Token]) -> Iterator[list[Token]]:
-    """The functions, each from its brace to the other."""
+    """Find the functions' bodies, from brace to brace."""
     i = 0
     while i < len(tokens):
         if tokens[i].text in OPENS:
@@ -91,7 +91,7 @@ def _closing(tokens: Sequence[Token], i: int) -> int:
 
 
 def _at(body: list[Token], i: int) -> Iterator[tuple[int, int, str]]:
-    """What can be wrong with this token, as (from, to, what stands there instead)."""
+    """Return the faults at this token, as (from, to, replacement)."""
     it, before = body[i], body[i - 1]
     if _is_sabotage(body, i):
         return
@@ -118,7 +118,7 @@ def _at(body: list[Token], i: int) -> Iterator[tuple[int, int, str]]:
 
 
 def _is_negated_otherwise(condition: list[Token]) -> bool:
-    """Whether a mutant of one of its signs says the opposite already."""
+    """Whether a mutant of one of its operators already means the opposite."""
     signs = [token.text for token in condition if token.text in ("&&", "||", "?")]
     return not signs and any(token.text in ("!", "==", "!=") for token in condition)
 
@@ -147,7 +147,7 @@ def _end_of_statement(body: list[Token], i: int) -> int:
 
 
 def _begins_statement(body: list[Token], i: int) -> bool:
-    """Whether an expression's statement begins here, or a word like break."""
+    """Whether a statement begins here: an expression, or a word like break."""
     it, before = body[i], body[i - 1].text
     if it.kind != "word" and it.text not in ("*", "++", "--"):
         return False
@@ -161,13 +161,13 @@ def _begins_statement(body: list[Token], i: int) -> bool:
 
 
 def _is_header(body: list[Token], end: int) -> bool:
-    """Whether this parenthesis closes that of an if, a while or a for."""
+    """Whether this parenthesis closes the header of an if, a while or a for."""
     starts = (i for i in range(end) if body[i].text in OPENS)
     start = next(i for i in starts if _closing(body, i) == end)
     return body[start - 1].text in ("if", "while", "for")
 
 
 def _is_in_header(body: list[Token], i: int) -> bool:
-    """Whether this stands between the semicolons of a for."""
+    """Whether this token stands in parentheses or brackets, as in a for's header."""
     before = [token.text for token in body[:i]]
     return sum((text in "([") - (text in ")]") for text in before) > 0

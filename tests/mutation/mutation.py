@@ -1,13 +1,12 @@
-"""Mutation tests of the C core: does something notice each small fault in it?
+"""Mutation tests of the C core: does a test notice each small fault in it?
 
 python tests/mutation/mutation.py [--sample N] [--files queue.c,ending.c] [--seeds 3000]
 
-Prints what became of the mutants, file by file, and each survivor (`trying`).
+Prints the mutants' verdicts, file by file, and each survivor (see `trying`).
 
 The simulation (tests/sim) comes first: it is quick, and a seed always does the same.
-Then come the programs that make their situations by hand.  What all these let pass is
-compared with the original as the compiler's optimiser sees both: the same object code
-is the same program.
+The programs with hand-made situations follow.  A mutant that passes all is compiled
+with optimisation and compared with the original: equal object code is an equal program.
 """
 
 import re
@@ -24,15 +23,15 @@ from trying import SURVIVORS, TESTS, Core, Mutant, ends_well, judged, parser
 
 CSRC, SIM = TESTS.parent / "csrc", TESTS / "sim"
 
-# (The relays' files are not here: the simulation does not run them.  Nor are lanes.c
-# and ring.c, whose survivors were never listed as a whole.)
+# (Without the relays' files, which the simulation does not run, and without lanes.c and
+# ring.c, whose survivors were never listed completely.)
 FILES = [
     *("queue.c", "move.c", "submit.c", "pump.c", "lender.c", "ending.c"),
     *("op.c", "pool.c"),
 ]
 CORE = Core(CSRC, FILES, SURVIVORS, mutants_of)
 
-# All but those that call the system, whose place a kernel takes.
+# All except the files that make system calls: a kernel of tests/sim replaces them.
 HELPER = [
     path for path in sorted(CSRC.glob("*.c")) if not re.match("sys|poller", path.stem)
 ]
@@ -40,11 +39,11 @@ COMPILE = ["cc", "-std=c11", "-D_GNU_SOURCE=1", "-w", f"-I{CSRC}", f"-I{SIM}"]
 SIMULATED = ["-O1", "-include", str(SIM / "locks.h"), "-DAZC_LEND_MIN=2000"]
 AS_BUILT = ["-O2", "-fPIC", "-fvisibility=hidden"]
 
-FIRST_SEEDS = 100  # in which most mutants fail, or never end
+FIRST_SEEDS = 100  # most mutants fail or hang in these
 
 
 class Kernel(NamedTuple):
-    """What stands under the helper, and how both are compiled."""
+    """The replacement of the system, and how it is compiled with the helper."""
 
     name: str
     sources: list[Path]
@@ -62,7 +61,7 @@ SCRIPTED = Kernel("scripted", _of(SIM, "situations scripted threads"), SIMULATED
 
 @dataclass(frozen=True)
 class Program:
-    """One of tests/sim: what it runs on, and with which arguments in turn."""
+    """A program of tests/sim: its kernel, and the arguments of each of its runs."""
 
     name: str
     kernel: Kernel
@@ -85,7 +84,7 @@ class Verdict(Enum):
 
 
 class Judge:
-    """All that is the same for every mutant, compiled once."""
+    """The parts that do not depend on the mutant, compiled once."""
 
     def __init__(self, folder: Path, seeds: int) -> None:
         self.folder = folder
@@ -97,7 +96,7 @@ class Judge:
             for source in (*HELPER, *kernel.sources):
                 self._compile(source, kernel.flags, f"{kernel.name}/{source.stem}.o")
         for source in HELPER:
-            # (from a folder of its own, as a mutant is: no path of theirs differs)
+            # (copied to a mutant's folder, so that the paths in both are equal)
             copy = Path(shutil.copy(source, folder))
             self._compile(copy, AS_BUILT, f"built/{source.stem}.o")
         for each in (*self._simulation, *SITUATIONS):
@@ -105,7 +104,7 @@ class Judge:
             self._compile(source, each.kernel.flags, f"{each.name}.main")
 
     def originals_pass(self) -> bool:
-        """Whether the programs find no fault where there is none."""
+        """Whether the programs pass without a mutant."""
         return not self._is_caught((*self._simulation, *SITUATIONS), None)
 
     def judge(self, mutant: Mutant) -> Verdict:
@@ -142,7 +141,7 @@ class Judge:
         assert self._compiled(source, flags, target), source
 
     def _linked(self, program: Program, source: Path | None) -> Path:
-        """The program, with this mutant in place of the original."""
+        """Link the program, with this mutant instead of the original."""
         kernel = program.kernel
         objects = list((self.folder / kernel.name).glob("*.o"))
         if source:

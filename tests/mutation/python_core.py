@@ -1,13 +1,13 @@
-"""Mutation tests of the Python core: does some test notice each small fault in it?
+"""Mutation tests of the Python core: does a test notice each small fault in it?
 
 python tests/mutation/python_core.py [--sample N] [--files borrows.py,pins.py]
 
-Prints what became of the mutants, file by file, and each survivor (`trying`).  It needs
-Python 3.12 or newer, Linux, and the package installed as `make test` does it.
+Prints the mutants' verdicts, file by file, and each survivor (see `trying`).  It needs
+Python 3.12 or newer, Linux, and the package as `make test` installs it.
 
-The tests run once without a fault, and tell which lines of the core each of them
-reaches (`reached`).  A mutant stands in a copy of the package, and has to get past the
-tests that reach its line, those first that reach little else.
+The tests run once without a fault, to note which lines of the core each test reaches
+(`reached`).  A mutant, in a copy of the package, is then judged by the tests that reach
+its line; tests that reach few other lines go first.
 """
 
 import importlib.util
@@ -22,13 +22,13 @@ from pathlib import Path
 from python_mutants import mutants_of
 from trying import SURVIVORS, TESTS, Core, Mutant, ends_well, judged, parser
 
-# (The others' survivors were never listed as a whole.  fork_and_exit.py will never be
-# here: only programs that tests start reach it.)
+# (The survivors of other files were never listed completely.  fork_and_exit.py will
+# never be here: only programs that tests start reach it.)
 FILES = """
 ahead binding borrows change channel errors extras failure fds groups leases
 lifetime memory pins pipe_size receiving relaying sending to_all waiter
 """
-# All tests of the core but the slowest.
+# All tests of the core except the slowest.
 JUDGES = """
 contract core/test_ahead.py core/test_anyio.py core/test_batches.py
 core/test_buffers.py core/test_channel.py core/test_errors.py
@@ -44,10 +44,10 @@ CORE = TESTS.parent / "aiozerocopy" / "_core"
 PYTHON = Core(
     CORE, [f"{it}.py" for it in FILES.split()], SURVIVORS / "python", mutants_of
 )
-MOST_TESTS = 600  # of those that reach a line
-CPU_SECONDS = 240  # of a mutant,
-PATIENCE = 480.0  # which may also wait
-WITHOUT = 1200  # seconds of all tests without a fault
+MOST_TESTS = 600  # that reach a line
+CPU_SECONDS = 240  # for each mutant
+PATIENCE = 480.0  # seconds for each mutant that waits
+WITHOUT = 1200  # seconds for all tests without a fault
 
 
 class Verdict(Enum):
@@ -57,7 +57,7 @@ class Verdict(Enum):
 
 
 class Judge:
-    """A copy of the package, and which tests reach each of its lines."""
+    """A copy of the package, and the tests that reach each of its lines."""
 
     def __init__(self, folder: Path, tests: Sequence[str]) -> None:
         package = importlib.util.find_spec("aiozerocopy")
@@ -81,7 +81,7 @@ class Judge:
         paths = [str(self._folder), str(Path(__file__).parent)]
         pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         return ends_well(
-            # (a test has its name relative to that root, and is run by its name)
+            # (test names are relative to that root, and tests are run by name)
             [*pytest, f"--rootdir={TESTS}", *words],
             cpu_seconds=int(seconds),
             patience=2 * seconds,
@@ -92,7 +92,7 @@ class Judge:
         )
 
     def judge(self, mutant: Mutant) -> Verdict:
-        """(Of a statement in several lines, the first may be all that is reached.)"""
+        """(If a statement has several lines, only its first may count as reached.)"""
         lines = self._reached.get(mutant.file, {})
         line = max((line for line in lines if line <= mutant.line), default=0)
         if not (tests := lines.get(line, [])[:MOST_TESTS]):
@@ -111,7 +111,7 @@ def main() -> int:
     options = words.parse_args()
     lives = [Verdict.UNREACHED, Verdict.SURVIVES]
     tests = options.tests.split(",")
-    os.chdir(TESTS)  # (where no aiozerocopy/ hides the installed one)
+    os.chdir(TESTS)  # (here no aiozerocopy/ hides the installed package)
     return judged(PYTHON, options, lives, lambda folder: Judge(folder, tests).judge)
 
 

@@ -1,4 +1,4 @@
-"""Small faults in a Python file, one at a time: what a typing error or a slip makes."""
+"""Small faults in a Python file, one at a time: typing errors and slips."""
 
 import ast
 import itertools
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trying import Mutant, mutants
 
-# Of all that a sign can become, the one that says the least or the opposite.
+# For each operator, the replacement that differs least or that means the opposite.
 SWAPS: dict[type[ast.AST], tuple[str, str]] = {
     **{ast.In: ("in", "not in"), ast.NotIn: ("not in", "in")},
     **{ast.Add: ("+", "-"), ast.Sub: ("-", "+")},
@@ -29,10 +29,10 @@ def mutants_of(file: str, source: str) -> list[Mutant]:
 
 
 class _Faults(ast.NodeVisitor):
-    """Finds what can be wrong in functions: a place, what is there, and what may be."""
+    """Finds faults in functions: a place, its text, and the replacement."""
 
     def __init__(self, source: str) -> None:
-        assert source.isascii()  # (the parser counts bytes)
+        assert source.isascii()  # (the parser's columns count bytes)
         lines = source.split("\n")
         self._starts = [0, *itertools.accumulate(len(line) + 1 for line in lines)]
         self._source, self._depth = source, 0
@@ -108,7 +108,7 @@ def _is_little(it: ast.expr) -> bool:
 
 
 def _is_negated_otherwise(test: ast.expr) -> bool:
-    """Whether a mutant of its sign says the opposite already."""
+    """Whether a mutant of its operator already means the opposite."""
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         return isinstance(
             test.ops[0], ast.In | ast.NotIn | ast.Eq | ast.NotEq | ast.Is | ast.IsNot

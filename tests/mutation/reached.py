@@ -1,4 +1,4 @@
-"""A plugin of pytest: which lines of the core each quick test reaches."""
+"""A plugin of pytest that notes which lines of the core each quick test reaches."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-# Of the links and loops only these: they are enough for what Python does.
+# Only these of the links and loops: they suffice for the code in Python.
 LINKS = {"asyncio": {"pipe", "unix"}, "trio": {"pipe"}}
 TOOL = 4
 
@@ -37,7 +37,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Write a line: the test, whether it passed, and the lines, in any thread."""
+    """Write a line: the test, whether it passed, and the lines that threads reached."""
     monitoring: Any = sys.monitoring
     _lines.clear()
     monitoring.restart_events()

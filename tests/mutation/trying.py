@@ -1,7 +1,7 @@
-"""What both programs do: they choose mutants, try them, and say which survive.
+"""Shared by both programs: choose mutants, try them, and report survivors.
 
-The exit status is 1 if a mutant survives that the list does not know, or if the list
-has one that does not exist any more.
+The exit status is 1 if a mutant survives that is not listed, or if the list has a
+mutant that no longer exists.
 """
 
 import argparse
@@ -19,25 +19,25 @@ from typing import Any
 import tomllib
 
 TESTS = Path(__file__).parents[1]
-# What nothing notices, a file for each source: harmless with a reason, or open: it
-# survived when the list was made, and wants a better test or a reason.
+# Survivors, in a file for each source: harmless with a reason, or open.  An open one
+# survived when the list was made, and needs a better test or a reason.
 SURVIVORS = Path(__file__).parent / "survivors"
 MEMORY = 8 << 30
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A file in which `old`, at this place, is `new`."""
+    """A change of a file from `old` to `new` at one place."""
 
     file: str
     line: int
-    code: str  # the line as it stands in the file
+    code: str  # the unchanged line
     old: str
     new: str
     at: int
 
     def __str__(self) -> str:
-        """How survivors/ names it: by its line's text, not by its number."""
+        """Name it as survivors/ does: by the line's text instead of its number."""
         old, new = (" ".join(text.split()) for text in (self.old, self.new))
         return f"{self.file} | {self.code} | {old} -> {new}"
 
@@ -48,7 +48,7 @@ class Mutant:
 def mutants(
     file: str, source: str, faults: Iterable[tuple[int, str, str]]
 ) -> list[Mutant]:
-    """All of them, in the order of the file; a fault is a place, its text, another."""
+    """Make mutants in the order of the file; a fault is (place, text, replacement)."""
     lines, found = source.split("\n"), []
     for at, old, new in sorted(set(faults)):
         line = source.count("\n", 0, at)
@@ -58,7 +58,7 @@ def mutants(
 
 @dataclass(frozen=True)
 class Core:
-    """What is tried: a folder's files of which all survivors are listed."""
+    """A folder's files whose survivors are all listed."""
 
     folder: Path
     files: Sequence[str]
@@ -70,7 +70,7 @@ class Core:
         return [it for name in files for it in self.mutants_of(name, texts[name])]
 
     def listed(self, kind: str) -> set[str]:
-        """Survivors that are known: "harmless", with a reason, or "open", without."""
+        """Return listed survivors: "harmless" ones with a reason, or "open" ones."""
         files = map(Path.read_text, self.survivors.glob("*.toml"))
         groups = [group for it in files for group in tomllib.loads(it).get(kind, [])]
         return {line for it in groups for line in it["mutants"].splitlines() if line}
@@ -78,11 +78,11 @@ class Core:
 
 def ends_well(
     command: Sequence[str | Path],
-    cpu_seconds: int = 10,  # of one that never ends,
-    patience: float = 60.0,  # or only waits
+    cpu_seconds: int = 10,  # stops an endless loop
+    patience: float = 60.0,  # stops a program that only waits
     **options: Any,
 ) -> bool:
-    """Whether a program ends without an error, and in time."""
+    """Whether a program ends in time, without an error."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
@@ -112,7 +112,7 @@ def parser(doc: str | None, core: Core) -> argparse.ArgumentParser:
 
 
 def _lot(mutant: Mutant) -> bytes:
-    """In a sample are those with the lowest: it stays when other code changes."""
+    """A sample has the lowest of these, and so stays when other code changes."""
     return hashlib.sha256(str(mutant).encode()).digest()
 
 
@@ -122,7 +122,7 @@ def judged(
     lives: Collection[Enum],
     judge_in: Callable[[Path], Callable[[Mutant], Enum]],
 ) -> int:
-    """Have the chosen ones tried, and report; return the exit status."""
+    """Try the chosen mutants, and report; return the exit status."""
     harmless = core.listed("harmless")
     known = harmless | core.listed("open")
     chosen = core.mutants(options.files.split(","))
@@ -147,7 +147,7 @@ def judged(
 def report(
     verdicts: Mapping[Mutant, Enum], lives: Collection[Enum], harmless: set[str]
 ) -> None:
-    """A row for each file, for whoever wants a score."""
+    """Print a row for each file, from which a score can be computed."""
     columns = [*type(next(iter(lives)))]
     print("file", "mutants", *(it.value for it in columns), "argued", sep=" | ")
     for file in dict.fromkeys(mutant.file for mutant in verdicts):

@@ -1,4 +1,4 @@
-"""One frame to many clients: who gets what, who waits, and who holds which memory."""
+"""One frame to many clients: who gets it, who waits, and which memory is in use."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ def picture(number: int, size: int = 1000) -> Any:
 
 
 class Viewer:
-    """The far end of a client's stream."""
+    """The far end of a client's stream, which receives frames."""
 
     def __init__(self, client: Client, near: azc.Stream, far: azc.Stream) -> None:
         self.client = client
@@ -43,13 +43,13 @@ class Viewer:
         self.receiver = FrameReceiver(far)
 
     async def receive(self) -> tuple[int, int]:
-        """A frame's sequence and its number; it must be whole."""
+        """Return the next frame's sequence and number, and check that it is whole."""
         frame = await self.receiver.receive()
         assert frame.array.min() == frame.array.max()
         return frame.sequence, int(frame.array[0])
 
     async def numbers(self, count: int) -> list[int]:
-        """Those of the next frames."""
+        """Return the numbers of the next frames."""
         return [(await self.receive())[1] for _ in range(count)]
 
     async def rest(self) -> list[int]:
@@ -64,7 +64,7 @@ class Viewer:
 
 
 class Studio:
-    """A hub, and viewers that end with the test."""
+    """A hub, and viewers whose streams end with the test."""
 
     def __init__(self, hub: Broadcast) -> None:
         self.hub = hub
@@ -112,7 +112,7 @@ async def on_air(broadcast: Broadcast | None = None) -> AsyncIterator[Studio]:
             studio.end()
 
 
-# ---- everybody keeps up -----------------------------------------------------------
+# ---- all clients keep up ----------------------------------------------------------
 
 
 async def test_all_get_all(studio: Studio) -> None:
@@ -137,7 +137,7 @@ async def test_what_receivers_are_told(studio: Studio) -> None:
     await studio.hub.publish(
         array, pixel_format="grayf32", metadata=b"12345", timestamp_ns=6
     )
-    array[:] = 0  # it is ours again
+    array[:] = 0  # the hub does not need the array any more
     frame = await viewer.receiver.receive()
     assert np.array_equal(frame.array, np.arange(12).reshape(3, 4))
     found = frame.pixel_format, frame.metadata, frame.key, frame.sequence
@@ -162,11 +162,11 @@ async def test_frames_that_cannot_travel(studio: Studio) -> None:
     assert await viewer.receive() == (0, 3)
 
 
-# ---- in step with the others ------------------------------------------------------
+# ---- in step with other senders ---------------------------------------------------
 
 
 async def test_others_send_between_two_frames(studio: Studio) -> None:
-    """They use up what the client's stream had ready, and it is made ready again."""
+    """Other sends use up a stream's prepared operation, so the hub prepares anew."""
     viewer, other = (studio.viewer(policy="drop_oldest") for _ in range(2))
     sender = azc.FrameSender(viewer.near)
     await studio.publish(1, size=1000)
@@ -181,11 +181,11 @@ async def test_others_send_between_two_frames(studio: Studio) -> None:
 
 
 async def test_stream_that_is_watched_twice(studio: Studio) -> None:
-    """Each client sends each frame there, one after the other."""
+    """If a stream has two clients, each of them sends each frame on it."""
     viewer = studio.viewer(policy="drop_oldest")
     twin = studio.hub.attach(viewer.near, policy="drop_oldest")
     await studio.publish(1, size=1000)
-    await studio.publish(2, 3)  # which get stuck
+    await studio.publish(2, 3)  # two frames that get stuck
     assert await viewer.numbers(6) == [1, 1, 2, 2, 3, 3]
     await until(lambda: viewer.client.stats.sent == twin.stats.sent == 3)
     await studio.publish(4, size=1000)
@@ -194,7 +194,7 @@ async def test_stream_that_is_watched_twice(studio: Studio) -> None:
 
 
 async def test_client_that_leaves_while_others_are_sent_to(studio: Studio) -> None:
-    """So many are sent to at once that its turn comes later."""
+    """The client leaves while a burst of other clients is served before it."""
 
     def leave(_client: Client, event: str, sequence: int) -> None:
         if (event, sequence) == ("sent", 1):
@@ -209,7 +209,7 @@ async def test_client_that_leaves_while_others_are_sent_to(studio: Studio) -> No
 
 
 def test_client_of_a_loop_that_has_ended() -> None:
-    """What its stream has ready would be told to nobody."""
+    """After the loop's end, nothing would notice the end of a prepared operation."""
     studio = Studio(Live())
 
     async def publish(number: int) -> Viewer:
@@ -251,7 +251,7 @@ async def test_latest_skips_to_the_newest_whole_frame(studio: Studio) -> None:
 async def test_a_frame_that_has_become_the_newest_is_sent_once(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if a signal comes right then, and the newest has begun meanwhile."""
+    """This holds even if a signal interrupts the note when the newest has begun."""
     viewer = studio.viewer()
     filled = fill(viewer.near.fileno())
     await studio.publish(0, 1)
@@ -274,7 +274,7 @@ async def test_a_frame_that_has_become_the_newest_is_sent_once(
 
 
 def fill(fd: int) -> int:
-    """Write until it takes no more; return how many bytes."""
+    """Write until nothing more fits; return the number of bytes."""
     filled = 0
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -303,7 +303,7 @@ async def test_block_waits_for_room(studio: Studio) -> None:
     async with attempting(studio.publish, 3) as publishing:
         await others_wait()
         assert not publishing.done
-        assert other.client.stats.dropped == 2  # the others do not wait for it
+        assert other.client.stats.dropped == 2  # the other client does not wait
         assert await viewer.numbers(4) == [0, 1, 2, 3]
     assert viewer.client.stats.dropped == 0
 
@@ -322,7 +322,7 @@ async def test_block_with_a_deadline(studio: Studio) -> None:
 
 
 async def test_client_that_ended_keeps_no_memory(studio: Studio) -> None:
-    """Its loop may end before it hears what became of the frame in flight."""
+    """The client's loop may end before it notices the end of the frame in flight."""
     client = studio.viewer().client
     await studio.publish(0)
     client._end()
@@ -367,7 +367,7 @@ async def test_bad_options(studio: Studio, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("policy", ["latest", "drop_oldest"])
 async def test_after_a_drop_nothing_before_a_key(studio: Studio, policy: str) -> None:
     viewer = studio.viewer(policy=policy, limit=2)
-    await studio.publish(9, key=False)  # the first is a key, too
+    await studio.publish(9, key=False)  # dropped, as no key precedes it
     assert viewer.client.stats.dropped == 1
     await studio.publish(0)
     await studio.publish(1, 2, 3, 4, key=False)
@@ -422,7 +422,7 @@ async def test_encoder_that_fails_costs_only_its_own_clients(slow: bool) -> None
 
 
 async def test_newcomer_between_two_encodings_gets_the_frame_once() -> None:
-    """As the last one when it joins; then it is among those who are sent the frame."""
+    """Joining gives it the last frame; after that, it is one of those to be served."""
     joined: list[Viewer] = []
 
     def first(published: Published) -> Sequence[Any]:
@@ -441,7 +441,7 @@ async def test_newcomer_between_two_encodings_gets_the_frame_once() -> None:
 
 
 class SlowEncoder:
-    """It is done with a frame when the test says so."""
+    """Finishes a frame when the test says so."""
 
     def __init__(self) -> None:
         self.begun: list[int] = []
@@ -459,7 +459,7 @@ class SlowEncoder:
 
 @pytest.mark.every_loop
 async def test_slow_encoder_delays_neither_publisher_nor_others() -> None:
-    """One encoding at a time, and the newest frame is next."""
+    """The encoder takes one frame at a time, and then the newest one."""
     encode = SlowEncoder()
     async with on_air() as studio:
         slow = [studio.viewer(encode=encode) for _ in range(2)]
@@ -482,7 +482,7 @@ async def test_slow_encoder_delays_neither_publisher_nor_others() -> None:
 
 
 async def test_slow_encoder_and_frames_that_need_those_before() -> None:
-    """When one was replaced, nothing before the next key."""
+    """After a dropped frame, the encoder takes none before the next key."""
     encode = SlowEncoder()
     async with on_air() as studio:
         viewer = studio.viewer(encode=encode)
@@ -521,13 +521,13 @@ async def test_slow_encoder_and_newcomers() -> None:
     encode = SlowEncoder()
     async with on_air() as studio:
         await studio.publish(1, 2, size=10)
-        first = studio.viewer(encode=encode)  # has the last frame made
+        first = studio.viewer(encode=encode)  # has the last frame encoded
         encode.finish()
         assert await first.far.receive() == b"frame 2;"
-        second = studio.viewer(encode=encode)  # gets it as it was made
+        second = studio.viewer(encode=encode)  # gets the frame that was encoded before
         assert await second.far.receive() == b"frame 2;"
         await studio.publish(3, size=10)
-        third = studio.viewer(encode=encode)  # and that even while another is made
+        third = studio.viewer(encode=encode)  # even during another encoding
         assert await third.far.receive() == b"frame 2;"
         encode.finish()
         for viewer in (first, second, third):
@@ -537,7 +537,7 @@ async def test_slow_encoder_and_newcomers() -> None:
 
 @pytest.mark.every_loop
 async def test_slow_encoder_whose_clients_leave() -> None:
-    """It ends; but who comes before that keeps it, and there is never a second."""
+    """The encoder ends, unless a new client comes before that."""
     encode = SlowEncoder()
     async with on_air(Live()) as studio:
         gone = studio.viewer(encode=encode)
@@ -558,7 +558,7 @@ async def test_slow_encoder_whose_clients_leave() -> None:
 
 @pytest.mark.every_loop
 async def test_slow_encoder_at_the_end_of_the_broadcast() -> None:
-    """What is being made still gets out; with a grace of 0 it does not."""
+    """The frame that is being encoded is still sent, except with a grace of 0."""
     encode = SlowEncoder()
     async with anyio.create_task_group() as tasks:
         async with on_air() as studio:
@@ -608,7 +608,7 @@ async def test_stuck_clients_hold_no_slots(
 ) -> None:
     async with on_air(broadcast()) as studio:
         with FramePool(BIG, slots=3) as pool:
-            for number in range(12):  # one more gets stuck at every frame
+            for number in range(12):  # with each frame, one more gets stuck
                 studio.viewer(policy=policy)
                 await studio.publish_slot(pool, number)
             assert pool.stats.free >= 1
@@ -634,10 +634,10 @@ async def test_copied_frames_go_to_the_heap_when_slots_are_out() -> None:
 async def test_frame_that_has_not_begun(
     studio: Studio, policy: str, numbers: list[int]
 ) -> None:
-    """It is replaced, or waits as the policy says."""
+    """The policy decides whether the frame is replaced or waits."""
     viewer = studio.viewer(policy=policy)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(viewer.near.send, bytes(BIG))  # others may send too
+        tasks.start_soon(viewer.near.send, bytes(BIG))  # other senders are allowed
         await until(lambda: viewer.near.stats.messages_queued)
         await studio.publish(0, 1, 2, 3)
         assert viewer.client.stats.queued == len(numbers)
@@ -650,7 +650,7 @@ async def test_frame_that_has_not_begun(
 
 
 async def test_client_that_is_detached_as_another_fails(studio: Studio) -> None:
-    """Both were to be sent the frame by the same call."""
+    """Both are served by one call."""
 
     def leave(_: Client, _event: str, _sequence: int) -> None:
         studio.viewers[1].client.detach()
@@ -730,7 +730,7 @@ async def test_hook_hears_of_everything(studio: Studio) -> None:
     def hear(client: Client, event: str, sequence: int) -> None:
         heard.append((event, sequence))
         if event == "dropped":
-            raise ZeroDivisionError  # is logged, and hurts nobody
+            raise ZeroDivisionError  # logged, without further effect
 
     viewer = studio.viewer(on_event=hear)
     await studio.publish(0, 1, 2)
@@ -751,7 +751,7 @@ async def test_publishing_tasks_take_turns(studio: Studio) -> None:
     assert [sequence for sequence, _ in got] == list(range(20))
 
 
-# ---- streams that are not ours: they know no whole messages --------------------------
+# ---- foreign streams, which do not keep messages whole -------------------------------
 
 
 @pytest.mark.every_loop
@@ -773,7 +773,7 @@ async def test_foreign_stream_is_fed_by_wait_closed(studio: Studio) -> None:
 
 
 async def test_foreign_stream_that_nobody_can_feed_is_forgotten(studio: Studio) -> None:
-    """Nor is anything encoded for it; say that a signal has ended whoever fed it."""
+    """Nothing is encoded for it, either, such as after a signal ended its feeder."""
     near, far = azc.socketpair()
     encoded: list[int] = []
 

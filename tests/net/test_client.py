@@ -1,4 +1,4 @@
-"""The client that comes back: its pauses, gaps, and when it does not."""
+"""The client that reconnects: its pauses, its gaps, and when it gives up."""
 
 import contextlib
 import ssl
@@ -33,12 +33,12 @@ np = pytest.importorskip("numpy")
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attempts follow each other without a pause."""
+    """Let attempts follow each other without a pause."""
     monkeypatch.setattr(module, "LONGEST_WAIT", 0)
 
 
 class Server:
-    """Connections in a row, each with a script of what happens on it."""
+    """Successive connections, each with a script that plays the server."""
 
     def __init__(self, *scripts: Any) -> None:
         self.scripts = list(scripts)
@@ -55,7 +55,7 @@ class Server:
         return far
 
     def received(self) -> int:
-        """Bytes that the client has received on the last connection."""
+        """Return how many bytes the client received on the last connection."""
         return self._far.stats.bytes_received
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ async def stay(stream: azc.Stream) -> None:
 
 
 async def show(stream: azc.Stream) -> None:
-    """To a client of `serve_tcp`."""
+    """Send a frame to a client of `serve_tcp`, and stay."""
     await FrameSender(stream).send(b"frame")
     await anyio.sleep_forever()
 
@@ -102,7 +102,7 @@ async def test_frames_through_lost_connections() -> None:
         ConnectionRefusedError("nobody there"),
         frames(2, 5, then=cut),
         frames(6, 7, then=end),
-        frames(0, 1, then=stay),  # it began anew
+        frames(0, 1, then=stay),  # the server began anew
     )
     heard: list[tuple[str, Any]] = []
     client = FrameClient(server.connect, on_event=lambda *event: heard.append(event))
@@ -140,7 +140,7 @@ async def test_without_reconnecting_the_first_failure_is_told() -> None:
         with pytest.raises(ConnectionRefusedError):
             await client.receive()
         assert client.stats.failures == 1
-        assert (await client.receive()).sequence == 1  # asked for again
+        assert (await client.receive()).sequence == 1  # requested again
     server.close()
 
 
@@ -224,7 +224,7 @@ def test_pauses_are_never_in_step() -> None:
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("option", ["idle_timeout", "frame_timeout"])
 async def test_server_that_falls_silent(option: str) -> None:
-    """Between frames, or within one."""
+    """The server falls silent between frames, or within a frame."""
 
     async def begin(stream: azc.Stream) -> None:
         header = framing.FrameHeader(1, 0, "|u1", (9,), "", True, 0, 9)
@@ -350,7 +350,7 @@ async def test_what_would_never_heal_is_raised(
     tls: tuple[ssl.SSLContext, ssl.SSLContext],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(greeting, "PATIENCE", 5)  # for who answers late, being busy
+    monkeypatch.setattr(greeting, "PATIENCE", 5)  # for answers of a busy machine
     monkeypatch.setattr(greeting, "LONGEST", 5)
     of_server, of_client = tls
     tokens = {"token": "secret", "wrong": "another"}
@@ -377,7 +377,7 @@ async def test_what_would_never_heal_is_raised(
 
 
 async def test_a_server_that_is_only_slow_is_waited_for() -> None:
-    """It is asked, and says nothing; then its first frame comes."""
+    """The client asks, and the server is silent; then its first frame comes."""
     events: list[str] = []
 
     async def later(stream: azc.Stream) -> None:
@@ -403,7 +403,7 @@ async def test_the_first_failure_is_logged_and_the_last_raised(
         with anyio.fail_after(10), pytest.raises(OSError, match=r"refused|within"):
             await client.receive()
         assert client.stats.failures > 1
-    # (asyncio may say of a busy machine that a callback was slow)
+    # (on a busy machine, asyncio may log a slow callback)
     (record,) = (each for each in caplog.records if each.name == "aiozerocopy")
     said = record.getMessage()
     assert said.startswith(f"no frames from 127.0.0.1:{port} for now: ")

@@ -35,7 +35,7 @@ def buffer_of(sock: socket.socket) -> int:
     return sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
 
-@linux_only  # which doubles what it is told
+@linux_only  # Linux doubles the size
 async def test_little_is_under_way_on_one_machine(listener: socket.socket) -> None:
     host, port, *_ = listener.getsockname()
     accepted: list[azc.Stream] = []
@@ -98,7 +98,7 @@ async def test_nobody_listens() -> None:
     with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1:{port}: ") as caught:
         await azc.connect_tcp("127.0.0.1", port)
     assert caught.value.errno == errno.ECONNREFUSED
-    assert "All connection attempts failed (" in str(caught.value)  # anyio's words
+    assert "All connection attempts failed (" in str(caught.value)  # anyio's text
     assert isinstance(caught.value.__cause__, ConnectionRefusedError)
 
 
@@ -132,7 +132,7 @@ async def test_unknown_host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def full_listener(host: str = "127.0.0.1") -> Iterator[int]:
-    """A port that answers nobody any more, for its backlog is full."""
+    """A port whose listener accepts no more connections, as its backlog is full."""
     with contextlib.ExitStack() as opened:
         listener = opened.enter_context(socket.create_server((host, 0)))
         listener.listen(0)
@@ -156,11 +156,11 @@ async def test_timeout() -> None:
 
 # ---- a name with many addresses --------------------------------------------------
 
-NEVER = 3600.0  # seconds before the next address is tried, if none fails
+NEVER = 3600.0  # seconds before a second address is tried, if none fails
 
 
 def sockets() -> list[str]:
-    """All that this process has open."""
+    """Return all sockets that this process has open."""
     folder = "/proc/self/fd"
     links = (f"{folder}/{name}" for name in os.listdir(folder))
     targets = [os.readlink(link) for link in links if os.path.lexists(link)]
@@ -170,7 +170,7 @@ def sockets() -> list[str]:
 def has_addresses(
     monkeypatch: pytest.MonkeyPatch, *hosts: str, delay: float = NEVER
 ) -> None:
-    """Every name stands for these addresses, in this order."""
+    """Let every name stand for these addresses, in this order."""
 
     async def find(_: object, port: int, **__: object) -> list[object]:
         def entry(host: str) -> object:
@@ -191,7 +191,7 @@ async def test_a_silent_one_is_overtaken(monkeypatch: pytest.MonkeyPatch) -> Non
         before = sockets()
         async with azc.connect_tcp("two", port) as stream:
             assert stream._raw_socket.getpeername() == ("127.0.0.2", port)
-            assert len(sockets()) == len(before) + 1  # the loser's is closed
+            assert len(sockets()) == len(before) + 1  # the loser is closed
         assert sockets() == before
 
 
@@ -232,7 +232,7 @@ async def test_nobody_of_many_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         f"cannot connect to two:{port}: All connection attempts failed "
         f"(127.0.0.1: {refused}; 127.0.0.2: {refused})"
     )
-    causes = getattr(caught.value.__cause__, "exceptions", ())  # as anyio has it
+    causes = getattr(caught.value.__cause__, "exceptions", ())  # anyio's group
     assert [type(cause) for cause in causes] == [ConnectionRefusedError] * 2
     assert sockets() == before
 
@@ -242,7 +242,7 @@ async def test_nobody_of_many_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_an_error_is_in_no_cycle(
     monkeypatch: pytest.MonkeyPatch, hosts: list[str]
 ) -> None:
-    """A cycle would keep what its frames refer to until the next collection."""
+    """A cycle would keep the objects in its frames until the next collection."""
     kept: list[weakref.ref[Any]] = []
 
     class Refused(ConnectionRefusedError):
@@ -365,7 +365,7 @@ async def test_never_awaited_warns() -> None:
 @pytest.mark.every_loop
 async def test_opening_in_a_task_group(listener: socket.socket) -> None:
     host, port = listener.getsockname()
-    with pytest.warns(ResourceWarning, match="unclosed"):  # nobody has the stream
+    with pytest.warns(ResourceWarning, match="unclosed"):  # the stream is dropped
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(azc.connect_tcp, host, port)
         gc.collect()

@@ -1,4 +1,4 @@
-"""Peers that cannot be reached any more: both sides notice, and say why."""
+"""Peers that have become unreachable: both sides notice it, and report why."""
 
 import contextlib
 import errno
@@ -17,19 +17,19 @@ from aiozerocopy._net import connecting
 from aiozerocopy.framing import FrameSender
 
 pytestmark = pytest.mark.anyio
-pytest.importorskip("numpy")  # (which starts a thread, not to be taken for a leak)
+pytest.importorskip("numpy")  # (this starts a thread, which must not count as a leak)
 
 
 @pytest.fixture
 async def hosts() -> AsyncIterator[Hosts]:
-    await anyio.getaddrinfo("127.0.0.1", 1)  # asyncio keeps the thread that does it
+    await anyio.getaddrinfo("127.0.0.1", 1)  # asyncio keeps the resolver's thread
     with two_hosts() as hosts:
         yield hosts
 
 
 @pytest.mark.timeout(60)
 async def test_a_client_notices_that_its_link_is_cut(hosts: Hosts) -> None:
-    """Keepalive does: nothing is under way that would have to be acknowledged."""
+    """Keepalive notices it: no data is under way that the peer must acknowledge."""
     events: list[tuple[str, Any]] = []
 
     async def show_one(stream: azc.Stream) -> None:
@@ -69,9 +69,9 @@ async def test_dead_peers_are_noticed_unless_it_is_said_otherwise(
         is_asked = sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         times = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
         found.append([is_asked, *(_option(sock, name) for name in times)])
-        # (a peer that only does not read is waited for)
+        # (a peer that just does not read is not dead)
         assert _option(sock, socket.TCP_USER_TIMEOUT) == 0
-        with contextlib.suppress(OSError):  # a kernel before 6.15
+        with contextlib.suppress(OSError):  # kernels before 6.15
             longest = _option(sock, connecting._TCP_RTO_MAX_MS)
             assert longest == (1000 if is_asked else 120_000)
 
@@ -85,7 +85,7 @@ async def test_dead_peers_are_noticed_unless_it_is_said_otherwise(
                 await until(lambda: page._server._connections)
                 (connection,) = page._server._connections.values()
                 look(connection.stream)
-        dead_after = 15.0  # it knows no other
+        dead_after = 15.0  # web.serve has no such option
     else:
         limits = {"connect_tcp": 1.0, "serve_tcp": 1.0, of: dead_after}
         async with (
@@ -98,6 +98,6 @@ async def test_dead_peers_are_noticed_unless_it_is_said_otherwise(
             if of == "connect_tcp":
                 look(stream)
     if dead_after is None:
-        assert found[-1][0] == 0  # the rest is as the kernel has it
+        assert found[-1][0] == 0  # the rest is up to the kernel
     else:
         assert found[-1] == [1, 6, 3, 3]

@@ -1,4 +1,4 @@
-"""Frames over streams: the wire format, and who owns which memory when."""
+"""Frames over streams: the wire format, and which memory belongs to whom, and when."""
 
 import asyncio
 import contextlib
@@ -128,9 +128,9 @@ def test_limit_is_the_receivers() -> None:
 
 @pytest.mark.parametrize("kind", ["fields", "good"])
 def test_hostile_header_with_a_right_checksum(kind: str) -> None:
-    """Any fields, and good ones that are changed a little.
+    """Random fields, and good fields with small changes.
 
-    AZC_FUZZ=1000000 for more of them.
+    AZC_FUZZ=1000000 tries more of them.
     """
     dice = random.Random(kind)
     for _ in range(int(os.environ.get("AZC_FUZZ", "1000"))):
@@ -148,11 +148,11 @@ def test_hostile_header_with_a_right_checksum(kind: str) -> None:
         memory = memoryview(np.empty(found.payload_length, "u1"))
         array = leases.array_over(memory, found.dtype, found.shape)
         assert array.nbytes == found.payload_length
-        # What is ignored (later flags, the reserved field) is not there any more.
+        # Ignored parts (later flags, the reserved field) are gone.
         assert FrameHeader.unpack(found.pack()) == found
 
 
-# ---- describing what is sent ------------------------------------------------------
+# ---- descriptions of what is sent ---------------------------------------------------
 
 
 @pytest.mark.parametrize("code", sorted(framing.DTYPES))
@@ -203,7 +203,7 @@ def test_description_of_pool_frames() -> None:
 
 
 def foreign(stream: azc.Stream) -> StapledByteStream:
-    """A stream that is not ours, over one of ours."""
+    """Wrap one of our streams into a foreign one."""
     return StapledByteStream(stream, stream)
 
 
@@ -243,7 +243,7 @@ async def test_big_frames_and_the_end(ends: tuple[Any, Any]) -> None:
         sender = FrameSender(ends[0])
         for number in range(3):
             await sender.send(array, timestamp_ns=number, metadata=bytes(60_000))
-            array[:] += 1  # it is ours again
+            array[:] += 1  # the sender does not need the array any more
         await ends[0].send_eof()
 
     async with meanwhile(send):
@@ -313,7 +313,7 @@ async def test_receive_into_a_pool(ends: tuple[Any, Any]) -> None:
 @anyio_test
 @pytest.mark.skipif(PORTABLE, reason="the portable build lends nothing")
 async def test_frames_of_a_pool_are_lent() -> None:
-    """To a receiver that is known, between headers and metadata that are copied."""
+    """Lent to a known receiver, between copied headers and metadata."""
     async with azc.socketpair(peer="reads") as (theirs, ours):
         with FramePool((2048, 2048), slots=1) as pool, await pool.acquire() as frame:
             sender, receiver = FrameSender(ours), FrameReceiver(theirs)
@@ -346,7 +346,7 @@ async def test_what_cannot_be_sent_leaves_no_trace(ends: tuple[Any, Any]) -> Non
     assert (received.sequence, bytes(received.view)) == (0, b"good")
 
 
-# ---- what goes wrong --------------------------------------------------------------
+# ---- failures -----------------------------------------------------------------------
 
 
 @anyio_test
@@ -354,7 +354,7 @@ async def test_what_cannot_be_sent_leaves_no_trace(ends: tuple[Any, Any]) -> Non
 async def test_stream_that_ends_inside_of_a_frame(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each byte: it is told, again too, and the frame's memory is free at once."""
+    """At any byte: each receive reports it, and the frame's memory is free at once."""
     made = freed = 0
 
     def free() -> None:
@@ -397,7 +397,7 @@ async def test_stream_that_ends_inside_of_a_frame(
 
 @anyio_test
 async def test_a_slot_is_not_for_a_peer_that_drips(ends: tuple[Any, Any]) -> None:
-    """A byte now and then does not move the deadline, which counts from the header."""
+    """Single bytes do not move the deadline, which counts from the header."""
     near, far = ends
     head = header(dtype="|u1", shape=(64,), metadata_length=0, payload_length=64)
 
@@ -412,7 +412,7 @@ async def test_a_slot_is_not_for_a_peer_that_drips(ends: tuple[Any, Any]) -> Non
         async with cut_short(drip):
             with anyio.fail_after(5), pytest.raises(FrameTooSlow, match="64 bytes"):
                 await receiver.receive()
-            with pytest.raises(FrameTooSlow):  # where the next one begins is unknown
+            with pytest.raises(FrameTooSlow):  # where the next frame begins is unknown
                 await receiver.receive()
         with anyio.fail_after(5):
             (await pool.acquire()).release()
@@ -458,7 +458,7 @@ async def test_cancelled_send_over_a_foreign_stream_breaks_the_sender() -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("how", ["new", "into", "pool", "batches", "foreign", "tls"])
 def test_interrupted_at_any_line(how: str, tls: Any) -> None:
-    """No frame is lost or comes twice, and its memory is free at once."""
+    """No frame is lost or doubled, and its memory is free at once."""
 
     async def play(lines: Lines) -> list[str]:
         streams: Any = azc.socketpair()
@@ -488,7 +488,7 @@ def test_interrupted_at_any_line(how: str, tls: Any) -> None:
         except Interruption as error:
             raised.append(error)
         kept = keeps_a_borrow(raised, [], [data, into])
-        with contextlib.suppress(azc.StreamBroken):  # the foreign stream's was cut off
+        with contextlib.suppress(azc.StreamBroken):  # a foreign stream is cut off
             await sender.send(b"3" * 172)
         streams[0].abort()
         ends = anyio.EndOfStream, StopAsyncIteration, azc.StreamBroken
@@ -499,7 +499,7 @@ def test_interrupted_at_any_line(how: str, tls: Any) -> None:
         streams[1].abort()
         came = b"".join(frame[:1] * (len(frame) == 172) for frame in got)
         is_whole = came in (b"123", b"13")
-        if how in ("foreign", "tls"):  # it may be broken
+        if how in ("foreign", "tls"):  # a message may be cut off
             is_whole = is_whole or b"12".startswith(came)
         return ["a traceback keeps a borrow"] * kept + [f"{came!r}"] * (not is_whole)
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module", autouse=True)
 def warm_resolver() -> None:
-    """uvloop looks names up in threads that it keeps: not to be taken for leaks."""
+    """uvloop resolves names in threads that it keeps; they must not count as leaks."""
     if importlib.util.find_spec("uvloop"):
         options = {"use_uvloop": True}
         anyio.run(anyio.getaddrinfo, "127.0.0.1", None, backend_options=options)
@@ -56,7 +56,7 @@ def connect(server: serving.Server) -> Opening[azc.Stream]:
 async def served(
     handler: Any, **options: Any
 ) -> AsyncIterator[tuple[serving.Server, azc.Stream]]:
-    """A server, and a client."""
+    """Run a server; yield it, and a client's stream."""
     async with azc.serve_tcp(handler, **options) as server, connect(server) as stream:
         yield server, stream
 
@@ -123,7 +123,7 @@ async def test_both_ends_have_nodelay() -> None:
 
 
 async def test_address_that_cannot_be_had() -> None:
-    """In use, and of another machine."""
+    """An address that is in use, and one of another machine."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         for host, code in (
@@ -169,11 +169,11 @@ async def test_reuse_port() -> None:
 
 
 async def test_awaiting_says_what_to_write_instead() -> None:
-    """Who expects a server back would wait for ever."""
+    """Code that expects a server from `await` would wait for ever."""
     server: Any = azc.serve_tcp(echo)
     with pytest.raises(TypeError, match=r"async with.*serve_forever\(\)"):
         await server
-    async with server as opened:  # it can still be used
+    async with server as opened:  # still usable
         assert opened is server
 
 
@@ -220,7 +220,7 @@ async def test_handlers_may_finish_within_the_grace() -> None:
         listeners = list(server._listeners)
         async with meanwhile(server.aclose):
             await until(lambda: all(each.sock.fileno() < 0 for each in listeners))
-            # It has stopped to accept, and waits.
+            # It no longer accepts, and waits.
             with pytest.raises(ConnectionRefusedError):
                 await connect(server)
             assert server.connections == 1
@@ -280,7 +280,7 @@ async def test_serve_forever_in_the_block() -> None:
             assert await ask(stream, b"hello") == b"hello"
         async with meanwhile(server.serve_forever):
             await anyio.wait_all_tasks_blocked()
-            await server.aclose()  # ends it
+            await server.aclose()  # ends serving
 
 
 class AsyncHandler:
@@ -312,14 +312,14 @@ async def test_handler_by_other_means(handler: Any) -> None:
 
 async def test_server_serves_once() -> None:
     server = azc.serve_tcp(echo)
-    await server.aclose()  # not open yet: nothing happens
+    await server.aclose()  # not open yet, so nothing happens
     async with server:
         pass
     with pytest.raises(RuntimeError, match="once"):
         await server.serve_forever()
 
 
-# ---- what goes wrong -----------------------------------------------------------
+# ---- failures ------------------------------------------------------------------
 
 
 @pytest.mark.every_loop
@@ -382,7 +382,7 @@ LIMITS: dict[str, Callable[[Any], object]] = {
 }
 
 
-if PORTABLE:  # it has no rings
+if PORTABLE:  # the portable build has no rings
     del LIMITS["timeout "], LIMITS["timeout  "]
 
 
@@ -441,11 +441,11 @@ async def test_accept_that_fails(
     assert len(logged(caplog, logging.ERROR)) == bool(pauses)
 
 
-# ---- who gets in ----------------------------------------------------------------
+# ---- admission ------------------------------------------------------------------
 
 
 async def refused(server: serving.Server, data: bytes) -> bytes:
-    """What a client gets that says this instead of the token."""
+    """Return a server's answer to a client that sends this instead of the token."""
     async with await anyio.connect_tcp("127.0.0.1", server.port) as stream:
         await stream.send(data)
         answer = b""
@@ -470,7 +470,7 @@ async def refused(server: serving.Server, data: bytes) -> bytes:
 )
 async def test_wrong_token(data: bytes, answer: bytes) -> None:
     async with azc.serve_tcp(echo, token="secret") as server:
-        # What was not read may turn the end into a reset, which discards the answer.
+        # Unread data may make the end a reset, which discards the answer.
         assert await refused(server, data) in (answer, b"")
         await until(lambda: server.refused == 1)
         await until(lambda: server.connections == 0)
@@ -535,7 +535,7 @@ async def test_who_shows_no_token_makes_room(
 @pytest.mark.every_loop
 @pytest.mark.parametrize(("share", "count"), [(None, 2), (1, 1), (3, 3)])
 async def test_an_address_has_its_share(share: int | None, count: int) -> None:
-    """But for this machine's own, behind which a proxy may be."""
+    """Except this machine's own addresses, behind which a proxy may be."""
 
     def connect(host: str) -> socket.socket:
         return socket.create_connection(("127.0.0.1", server.port), 5, (host, 0))
@@ -555,7 +555,7 @@ async def test_an_address_has_its_share(share: int | None, count: int) -> None:
 async def test_a_full_server_sees_an_address_only_so_often(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is refused at once; others, and this machine's own, still make room."""
+    """The address is refused at once; others, and this machine's own, make room."""
     monkeypatch.setattr(admission, "AT_ONCE", 3)
     monkeypatch.setattr(admission, "A_SECOND", 1e-6)
 
@@ -581,7 +581,7 @@ async def test_a_full_server_sees_an_address_only_so_often(
 
 
 def test_paces_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of addresses that rest, or all of them if none does."""
+    """Addresses that rest are forgotten, or all of them if none does."""
     monkeypatch.setattr(admission, "MOST_PACES", 3)
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
@@ -617,7 +617,7 @@ async def test_the_address_with_the_most_makes_room() -> None:
     assert crowd.seat(guests[0])
     assert not crowd.is_full
     other = crowd.enter("10.0.0.1")
-    assert not crowd.seat(other)  # its share is one
+    assert not crowd.seat(other)  # its share is one connection
     assert crowd.is_full
     assert [crowd.make_room() for _ in range(2)] == guests[1:3]
     assert guests[1].scope.cancel_called
@@ -628,7 +628,7 @@ async def test_the_address_with_the_most_makes_room() -> None:
 @pytest.mark.parametrize(
     ("address", "share"),
     [
-        ("::ffff:10.0.0.1", "10.0.0.1"),  # IPv4 at a socket for both kinds
+        ("::ffff:10.0.0.1", "10.0.0.1"),  # IPv4 on a socket for both versions
         ("::ffff:127.0.0.1", ""),
         ("fe80::1%eth0", "fe80:0000:0000:0000"),
         ("", ""),

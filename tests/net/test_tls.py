@@ -1,4 +1,4 @@
-"""TLSStream: cancels, counts, peers and ends; `check_stream` has the rest."""
+"""TLSStream: cancels, counts, peers and ends; `check_stream` covers the rest."""
 
 import contextlib
 import gc
@@ -35,7 +35,7 @@ from aiozerocopy._net.tls import Session, TLSStream, secure
 pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
-BIG = 3 << 20  # more than a socket pair takes
+BIG = 3 << 20  # more than a socket pair holds
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -47,14 +47,14 @@ async def connected(tls: Contexts) -> AsyncIterator[tuple[TLSStream, TLSStream]]
 
 @contextlib.contextmanager
 def only(context: ssl.SSLContext, version: str) -> Any:
-    """Of this version of TLS alone."""
+    """Restrict the context to this version of TLS."""
     before, context.maximum_version = context.maximum_version, VERSIONS[version]
     yield
     context.maximum_version = before
 
 
 class Peer:
-    """The other end of a client of ours: a server's session over a plain stream."""
+    """The server's side of a client of ours: a session over a plain stream."""
 
     def __init__(self, stream: azc.Stream, context: ssl.SSLContext) -> None:
         self.stream = stream
@@ -132,7 +132,7 @@ async def test_failed_send_counts_what_arrives(tls: Contexts, version: str) -> N
 
 
 async def test_what_is_unknown_is_said_to_be() -> None:
-    """A cipher that pads: what a record holds cannot be told by its size."""
+    """For a cipher that pads, a record's size does not tell its content's size."""
     session = Session(
         ssl.create_default_context(), server_side=False, server_hostname="x"
     )
@@ -145,7 +145,7 @@ async def test_what_is_unknown_is_said_to_be() -> None:
 
 @pytest.mark.parametrize("receives", [True, False])
 async def test_renegotiation_is_heard_first(tls: Contexts, receives: bool) -> None:
-    """With a task that receives; and without, where the send keeps what comes."""
+    """A receiving task notices it; without one, the send keeps received data."""
     with only(tls[1], "1.2"):
         async with with_peer(tls) as (ours, peer), anyio.create_task_group() as tasks:
             renegotiate(peer.session.ssl)
@@ -224,7 +224,7 @@ async def test_half_of_it_can_be_closed(tls: Contexts) -> None:
 
 
 async def test_half_is_closed_beside_what_has_arrived(tls: Contexts) -> None:
-    """Bytes that OpenSSL would lose."""
+    """Keep bytes that OpenSSL would lose."""
     async with connected(tls) as (one, other):
         await other.send(payload(1, 50_000))
         assert await one.receive(10) == payload(1, 10)[:10]
@@ -235,7 +235,7 @@ async def test_half_is_closed_beside_what_has_arrived(tls: Contexts) -> None:
 
 
 async def test_close_waits_for_the_peer_to_have_all(tls: Contexts) -> None:
-    """Which has said something that nobody received: a reset, if we just closed."""
+    """The peer sent data that nobody received: a plain close would be a reset."""
     async with azc.serve_tcp(_greet_and_collect, ssl_context=tls[0]) as server:
         tcp = await azc.connect_tcp("127.0.0.1", server.port)
         client = await secure(tcp, tls[1], hostname="localhost")
@@ -271,7 +271,7 @@ CUTS = [0, 1, 4, 5, 6, 100, -1, -5, -24, -25, -40]
 
 @pytest.mark.parametrize("at", CUTS)
 async def test_end_that_came_too_soon(tls: Contexts, at: int) -> None:
-    """At any byte, up to the last of the goodbye, it is no end."""
+    """An end before the last byte of close_notify is an error."""
     async with with_peer(tls) as (ours, peer):
         peer.session.encrypt(payload(1, 20_000))
         peer.session.say_goodbye()
@@ -291,9 +291,9 @@ async def test_end_that_came_too_soon(tls: Contexts, at: int) -> None:
     "rubbish",
     [
         b"GET / HTTP/1.1\r\n\r\n",
-        b"\x17\x03\x03\xff\xff" + bytes(70_000),  # a record that is too big
-        b"\x17\x03\x03\x00\x40" + bytes(64),  # a wrong seal
-        b"\x15\x03\x03\x00\x02\x02\x50",  # an alert without one
+        b"\x17\x03\x03\xff\xff" + bytes(70_000),  # a record that is too large
+        b"\x17\x03\x03\x00\x40" + bytes(64),  # a wrong authentication tag
+        b"\x15\x03\x03\x00\x02\x02\x50",  # an alert without a tag
     ],
 )
 async def test_rubbish_ends_it_after_the_good(tls: Contexts, rubbish: bytes) -> None:
@@ -321,11 +321,11 @@ async def test_handshake_that_never_ends(tls: Contexts, said: bytes) -> None:
             await secure(one, tls[0], server_side=True)
 
 
-# ---- what is left -------------------------------------------------------------------
+# ---- cycles -------------------------------------------------------------------------
 
 
 async def test_nothing_is_kept_in_a_cycle(tls: Contexts) -> None:
-    """Of a stream that was closed, that has failed, and that was just dropped."""
+    """This holds after a close, after a failure, and for a dropped stream."""
     buffer = bytearray(BIG)
     gc.collect()
     gc.disable()
@@ -337,12 +337,12 @@ async def test_nothing_is_kept_in_a_cycle(tls: Contexts) -> None:
                     async with attempting(ours.send, buffer) as sending:
                         await others_wait()
                         peer.stream.abort()
-                    buffer.clear()  # although the error has a traceback
+                    buffer.clear()  # although the error's traceback is alive
                     buffer.extend(bytes(BIG))
                     with pytest.raises(StreamBroken):
                         await ours.receive()
                     assert isinstance(sending.error, StreamBroken)
-                    sending.error = None  # (by its frame it knows itself)
+                    sending.error = None  # (a frame of its traceback refers to it)
                 if how == "close":
                     await ours.aclose()
             del ours, peer
@@ -403,7 +403,7 @@ async def test_sends_that_must_be_alone(tls: Contexts) -> None:
 
 
 async def test_counts_over_a_stream_that_is_not_ours(tls: Contexts) -> None:
-    """Those of what anyio's TLS made of a piece would be of other bytes."""
+    """Bytes after the encryption by anyio's TLS would be counted wrongly."""
     async with azc.socketpair() as (one, other), anyio.create_task_group() as tasks:
         options: Any = {"server_side": True, "ssl_context": tls[0]}
         server = attempt(tasks, partial(AnyiosStream.wrap, other, **options))

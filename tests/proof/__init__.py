@@ -1,5 +1,5 @@
-"""`make proof`: all that is promised, shown in figures, and the page that says so.
+"""`make proof`: every promise, shown in figures, and the page about it.
 
-``python -m proof`` runs the slices of `table` and writes docs/pages/proof.json, and
-proof.md from it; ``python -m proof page`` only writes the page again.
+``python -m proof`` runs the slices of `table`, writes docs/pages/proof.json, and from
+it proof.md; ``python -m proof page`` only writes the page again.
 """

@@ -44,7 +44,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
 def prove(slices: Sequence[Slice]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="aiozerocopy-proof-"))
     print(f"logs: {folder}", flush=True)
-    signals: list[int] = []  # (an exception could come between a process and its owner)
+    signals: list[int] = []  # (an exception could lose a process that just began)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: signals.append(number))
     began = time.monotonic()
@@ -59,7 +59,7 @@ def prove(slices: Sequence[Slice]) -> int:
 
 
 def tell(found: Json) -> None:
-    """What failed and what was left out, and the zeros."""
+    """Print failures, skipped tests, and the zeros."""
     for each in found["slices"]:
         print(f"---- {each['name']}: {each['verdict']}")
         for test in each["failed"]:

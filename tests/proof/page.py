@@ -1,4 +1,4 @@
-"""The page of a proof, written from its JSON alone: nothing is typed by hand."""
+"""Write the page of a proof from its JSON alone: no figure is typed by hand."""
 
 import json
 import re
@@ -22,8 +22,8 @@ a checkout after `make venv`, with the command that stands there.
 
 
 def write(results: Json, folder: Path = PAGES) -> None:
-    """proof.json and proof.md, in place of those of the last proof."""
-    today = {each.name: each for each in SLICES}  # what can be typed now
+    """Replace the last proof's proof.json and proof.md."""
+    today = {each.name: each for each in SLICES}  # the commands that exist now
     for each in results["slices"]:
         if now := today.get(each["name"]):
             each |= {"shows": now.shows, "command": now.command}
@@ -36,7 +36,7 @@ def write(results: Json, folder: Path = PAGES) -> None:
 
 
 def render(results: Json) -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     facts = {**results["machine"], "it took": f"{results['minutes']:g} minutes"}
     parts = [HEAD, table(("", ""), facts.items())]
     zeros = (
@@ -114,5 +114,5 @@ def number(value: float, unit: str = "") -> str:
 
 
 def escaped(text: str) -> str:
-    """As text of one line, whatever Markdown could make of it."""
+    """Return the text on one line, with Markdown's special characters escaped."""
     return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(text.split()))

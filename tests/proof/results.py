@@ -1,4 +1,4 @@
-"""What a proof has found, as proof.json keeps it: from logs, reports and figures."""
+"""The results of a proof, as in proof.json: from logs, reports and figures."""
 
 import json
 import os
@@ -19,8 +19,8 @@ from .table import ROOT
 
 Json = dict[str, Any]
 
-# What must never happen: how a failed test tells it, and the figure that says how often
-# it was looked for.  A figure with the name itself is one that was found.
+# Things that must never happen: how a failed test reports one, and the figure that
+# counts how often it was looked for.  A figure of the name itself counts found ones.
 ZEROS = {
     "wrong bytes": (
         r"(poison|canary|wrong) byte|more arrived than|not a prefix",
@@ -33,7 +33,7 @@ ZEROS = {
 
 
 def gather(runs: Sequence[Run], seconds: float) -> Json:
-    """Everything that the page shows."""
+    """Collect everything that the page shows."""
     slices = [of_slice(run) for run in runs]
     return {
         "machine": machine(),
@@ -50,7 +50,7 @@ def succeeded(results: Json) -> bool:
 
 def of_slice(run: Run) -> Json:
     tests, failed, skipped = report(run.folder / REPORT)
-    # (Tests that were all left out have not shown anything.)
+    # (If all tests were skipped, nothing has been shown.)
     nothing = run.verdict == "passed" and run.slice.is_pytest and not tests
     return {
         "name": run.slice.name,
@@ -67,7 +67,7 @@ def of_slice(run: Run) -> Json:
 
 
 def zero(name: str, slices: Sequence[Json]) -> Json:
-    """How often it was found, and among how many looks."""
+    """Return how often it was found, and in how many looks."""
     pattern, looks = ZEROS[name]
     found = among = 0
     for each in slices:
@@ -84,7 +84,7 @@ def zero(name: str, slices: Sequence[Json]) -> Json:
 
 
 def report(path: Path) -> tuple[int, list[Json], list[Json]]:
-    """From pytest's report: how many ran, which failed, why others were skipped."""
+    """Read pytest's report: how many tests ran, failures, and reasons for skips."""
     if not path.exists():
         return 0, [], []
     cases = list(ElementTree.parse(path).iter("testcase"))
@@ -100,9 +100,9 @@ def report(path: Path) -> tuple[int, list[Json], list[Json]]:
 
 
 def figures(path: Path) -> Json:
-    """Counts are added, of worst the largest stays, remarks are kept once.
+    """Merge figures: counts are added, of worst the largest stays, remarks stay once.
 
-    Each is {"kind", "value", "unit"}.
+    Each figure is {"kind", "value", "unit"}.
     """
     found: Json = {}
     for text in path.read_text().splitlines() if path.exists() else ():
@@ -121,7 +121,7 @@ def figures(path: Path) -> Json:
 
 
 def plain(text: str) -> str:
-    """Without this machine's folders and terminals' colours."""
+    """Remove this machine's folders and a terminal's colours."""
     text = re.sub(r"\x1b\[[\d;]*m", "", text)
     return text.replace(str(ROOT), ".").replace(tempfile.gettempdir(), "TMP")
 
@@ -130,7 +130,7 @@ def plain(text: str) -> str:
 
 
 def machine() -> Json:
-    """Where it was, without the machine's name."""
+    """Describe the machine, without its name."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
@@ -144,7 +144,7 @@ def machine() -> Json:
 
 
 def processor() -> str:
-    """As the kernel calls it; on Arm it often does not."""
+    """Return the kernel's name for the processor; on Arm it often has none."""
     info = Path("/proc/cpuinfo")
     text = info.read_text() if info.exists() else ""
     found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
@@ -152,7 +152,7 @@ def processor() -> str:
 
 
 def commit() -> str:
-    """The short name of the commit, and whether something was changed since."""
+    """Return the short name of the commit, and whether files were changed since."""
 
     def git(*words: str) -> str:
         return subprocess.check_output(["git", *words], cwd=ROOT, text=True).strip()

@@ -1,7 +1,7 @@
-"""Runs slices: two beside each other, then those that need the machine for themselves.
+"""Run slices: two at once, and then one by one those that need the whole machine.
 
-A line says what begins and what ends.  Each slice is a session of processes of its own,
-and whatever ends the slice ends the session.
+It prints a line when a slice begins or ends.  Each slice is a session of processes,
+which ends with the slice in any case.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from pathlib import Path
 from .table import SLACK, TESTS, Slice
 
 SIDE_BY_SIDE = 2
-TIDY = 10.0  # seconds for a slice that was asked to end
-PATIENCE = "AZC_PATIENCE"  # conftest.py multiplies the time that a test has with it
-# Files in a slice's folder
+TIDY = 10.0  # seconds for a slice to end after a signal
+PATIENCE = "AZC_PATIENCE"  # conftest.py multiplies each test's time limit by this
+# Files in a slice's folder.
 FIGURES = "figures.jsonl"
 REPORT = "report.xml"
 LOG = "log.txt"
@@ -28,7 +28,7 @@ LOG = "log.txt"
 
 @dataclass
 class Run:
-    """One slice, and what became of it: "passed", "failed", "hung" or "not run"."""
+    """A slice and its verdict: "passed", "failed", "hung" or "not run"."""
 
     slice: Slice
     folder: Path
@@ -39,10 +39,10 @@ class Run:
     def say(self, what: str) -> None:
         minutes = f"{self.seconds / 60:5.1f} of {self.slice.minutes:g} minutes"
         line = f"{self.slice.name:16} {what:8} {minutes}\n"
-        print(line, end="", flush=True)  # (in one piece: two threads say something)
+        print(line, end="", flush=True)  # (in one call, as two threads print)
 
     def end(self, word: signal.Signals) -> None:
-        """Ask it to end, and kill what is left of it after a while."""
+        """Send a signal, and kill the rest of the session after a while."""
         if self.process is not None:
             self.process.send_signal(word)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -53,7 +53,7 @@ class Run:
 
 
 def in_order(slices: Sequence[Slice]) -> list[Slice]:
-    """Those that take longest begin first, those that are to be alone come last."""
+    """Put the longest first, and those that must run alone last."""
     return sorted(slices, key=lambda it: (it.alone, 0 if it.alone else -it.minutes))
 
 
@@ -63,9 +63,9 @@ def run_all(
     most: float,
     is_stopped: Callable[[], object] = bool,
 ) -> list[Run]:
-    """Return when all are over, after so many seconds at most.
+    """Return when all have ended, after this many seconds at most.
 
-    Once it is stopped, those that run are ended, and no other begins.
+    Once stopped, it ends the running slices and begins no others.
     """
     runs = [Run(each, folder / each.name) for each in in_order(slices)]
     deadline = time.monotonic() + most
@@ -89,7 +89,7 @@ def run_one(run: Run, deadline: float, is_stopped: Callable[[], object]) -> None
         return
     run.folder.mkdir(parents=True)
     numbers, words = run.slice.parsed()
-    # (What a user has set for pytest is not to choose what is shown here.)
+    # (A user's options for pytest must not choose what is shown.)
     ours = {"AZC_FIGURES": str(run.folder / FIGURES), "PYTEST_ADDOPTS": ""}
     if run.slice.is_pytest:
         ours[PATIENCE] = f"{SLACK:g}"
@@ -110,6 +110,6 @@ def run_one(run: Run, deadline: float, is_stopped: Callable[[], object]) -> None
     run.verdict = "hung"
     with contextlib.suppress(subprocess.TimeoutExpired):
         run.verdict = "failed" if run.process.wait(limit) else "passed"
-    run.end(signal.SIGABRT)  # (pytest says then where each thread is)
+    run.end(signal.SIGABRT)  # (then pytest prints where each thread is)
     run.seconds = time.monotonic() - began
     run.say(run.verdict)

@@ -1,4 +1,4 @@
-"""The slices of the proof.  A new one is an entry here, and nothing else."""
+"""The slices of the proof.  To add one, add an entry here."""
 
 import shlex
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
 MOST = 70.0  # minutes for all slices
-# How much longer than on an idle machine a slice, and each of its tests, may take.
+# A slice, and each of its tests, may take this many times the time of an idle machine.
 SLACK = 3.0
-LEAST = 3.0  # minutes that every slice is given
+LEAST = 3.0  # minutes that every slice gets
 
 
 @dataclass(frozen=True)
 class Slice:
-    """A command with large numbers, and what it shows.
+    """A command with large numbers, and the property that it shows.
 
-    ``minutes`` are what it takes on two cores that are idle beside one other slice.
-    ``command`` is as one types it in tests/: environment variables, then Python's
-    arguments.  ``alone``: nothing else may run meanwhile.
+    ``minutes`` are the time on two idle cores beside one other slice.  ``command`` is
+    typed in tests/: environment variables, then Python's arguments.  ``alone``: nothing
+    else may run meanwhile.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Slice:
 
     @property
     def limit(self) -> float:
-        """Seconds after which it hangs."""
+        """Seconds after which the slice counts as hung."""
         return 60 * max(LEAST, SLACK * self.minutes)
 
     @property
@@ -37,7 +37,7 @@ class Slice:
         return "python -m pytest " in self.command
 
     def parsed(self) -> tuple[dict[str, str], list[str]]:
-        """Its environment variables, and what Python's arguments are."""
+        """Return its environment variables, and Python's arguments."""
         words = shlex.split(self.command)
         python = words.index("python")
         return dict(word.split("=", 1) for word in words[:python]), words[python + 1 :]

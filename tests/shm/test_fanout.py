@@ -1,4 +1,4 @@
-"""FanOut: the same records to many rings, and what a slow one costs whom."""
+"""FanOut: the same records to many rings, and the cost of a slow one."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,12 +15,12 @@ from aiozerocopy.shm import FanOut, Ring
 
 pytestmark = [linux_only, pytest.mark.anyio]
 
-RECORD = bytes(10_000)  # six fill a ring
+RECORD = bytes(10_000)  # six of these fill a ring
 
 
 @asynccontextmanager
 async def fan(folder: Path, *policies: str) -> AsyncIterator[tuple[FanOut, list[Ring]]]:
-    """A FanOut to a ring for each policy, and the other ends of those."""
+    """A FanOut to a ring for each policy, and the rings' other ends."""
     async with AsyncExitStack() as stack:
         fan = await stack.enter_async_context(azc.shm.FanOut())
         ends = []
@@ -59,7 +59,7 @@ async def test_slow_one_is_waited_for_last(tmp_path: Path) -> None:
             sending = attempt(tasks, out.send, RECORD)
             await others_wait()
             assert not sending.done
-            assert await received(quick, 1) == [RECORD]  # it has it already
+            assert await received(quick, 1) == [RECORD]  # the quick ring already has it
             assert await received(slow, 7) == [RECORD] * 7
         assert sending.error is None
 
@@ -97,7 +97,7 @@ async def test_one_that_leaves_is_left_out(how: str, tmp_path: Path) -> None:
             leaves.abort()
         else:
             await leaves.aclose()
-        for _ in range(8):  # (a death is seen once the ring is full)
+        for _ in range(8):  # (a death is noticed once the ring is full)
             await out.send(RECORD)
             assert await received(stays, 1) == [RECORD]
         assert isinstance(consumer.error, azc.StreamBroken)

@@ -1,4 +1,4 @@
-"""aiozerocopy.shm: records through shared memory, both ends on one loop."""
+"""aiozerocopy.shm: records through shared memory, with both ends on one loop."""
 
 import asyncio
 import gc
@@ -24,7 +24,7 @@ RECORD = b"r" * 1000
 
 @pytest.fixture(autouse=True)
 def wakes_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks again by himself."""
+    """Disable the regular look at the other side's state."""
     monkeypatch.setattr(change, "LOOK_AGAIN", 1000.0)
 
 
@@ -60,7 +60,7 @@ async def test_array_and_dlpack(tmp_path: Path) -> None:
         assert not record.array().flags.writeable
         bytes_of_it = np.from_dlpack(record)
         assert bytes_of_it.tobytes() == array.tobytes()
-        await producer.send(record)  # it can be sent on
+        await producer.send(record)  # a record can be sent on
         assert bytes(await consumer.receive()) == array.tobytes()
         with pytest.raises(ValueError, match="reshape"):
             record.array("float32", (5, 5))
@@ -74,7 +74,7 @@ async def test_array_and_dlpack(tmp_path: Path) -> None:
 
 
 async def test_batch_is_one_array(tmp_path: Path) -> None:
-    """Also where it goes on at the beginning of the ring."""
+    """Even when the batch continues at the start of the ring."""
     vectors = np.arange(100 * 256, dtype="float32").reshape(100, 256)
     async with ring_pair(tmp_path) as (producer, consumer):
         for start in range(0, 100, 10):
@@ -97,7 +97,7 @@ async def test_batch_is_one_array(tmp_path: Path) -> None:
 
 
 async def test_batch_that_is_no_array(tmp_path: Path) -> None:
-    """Of several sizes, or of another shape."""
+    """A batch with several sizes, or of another shape."""
     async with ring_pair(tmp_path) as (producer, consumer):
         for size in (3, 100, 5):
             await producer.send(b"x" * size, type_id=size)
@@ -119,7 +119,7 @@ async def test_batch_that_is_no_array(tmp_path: Path) -> None:
 
 
 async def test_reserve_and_commit(tmp_path: Path) -> None:
-    """At the end of the block, or by hand, and then maybe less."""
+    """A commit at the end of the block or by hand, with fewer bytes if wanted."""
     async with ring_pair(tmp_path) as (producer, consumer):
         async with producer.reserve(8, type_id=3) as slot:
             view = slot.view
@@ -152,7 +152,7 @@ async def test_exception_rolls_back(tmp_path: Path) -> None:
 
 
 async def test_dropped_slot_ends_with_its_last_view(tmp_path: Path) -> None:
-    """A view may be written to until then, so nobody else gets the room."""
+    """A view may be written to until it is gone, so its room stays reserved."""
     async with ring_pair(tmp_path) as (producer, consumer):
         slot = await producer.reserve(1000)
         array = slot.array("uint8")
@@ -160,7 +160,7 @@ async def test_dropped_slot_ends_with_its_last_view(tmp_path: Path) -> None:
         assert not producer._try_send([b"early"], 0)
         async with meanwhile(producer.send, b"first"):
             await others_wait()
-            with anyio.move_on_after(0) as scope:  # a cancel takes no room from others
+            with anyio.move_on_after(0) as scope:  # a cancel takes no room
                 await producer.reserve(8)
             assert scope.cancelled_caught
             array[:] = 255
@@ -173,10 +173,10 @@ async def test_dropped_slot_ends_with_its_last_view(tmp_path: Path) -> None:
 
 
 async def test_room_that_is_lost_late_is_nobody_elses(tmp_path: Path) -> None:
-    """Its finalizer, in another thread, was about to roll back."""
+    """Another thread's finalizer was about to roll back."""
     async with ring_pair(tmp_path) as (producer, consumer):
         end = producer._end
-        await producer.reserve(1000)  # dropped
+        await producer.reserve(1000)  # and drop it
         key = next(memory._numbers) - 1
         async with producer.reserve(4) as slot:
             slot.view[:] = b"next"
@@ -185,7 +185,7 @@ async def test_room_that_is_lost_late_is_nobody_elses(tmp_path: Path) -> None:
 
 
 async def test_slot_dropped_in_a_cycle_is_nobody_elses(tmp_path: Path) -> None:
-    """A finalizer that writes to it comes before its end."""
+    """A finalizer may write to the slot before its end."""
 
     class Writer:
         def __init__(self, view: memoryview) -> None:
@@ -238,7 +238,7 @@ async def test_who_reserves_has_the_ring_alone(tmp_path: Path) -> None:
 
 
 async def test_cancelled_where_it_lets_others_run(tmp_path: Path) -> None:
-    """Calls that never wait yield now and then: a cancel there leaves no trace."""
+    """Calls that never wait yield now and then; a cancel there leaves no trace."""
     async with ring_pair(tmp_path) as (producer, consumer):
         yielded = 0
         for number in range(2000):
@@ -257,7 +257,7 @@ async def test_cancelled_where_it_lets_others_run(tmp_path: Path) -> None:
 
 
 async def test_held_view_keeps_its_slot(tmp_path: Path) -> None:
-    """Also if all others were released: the tail stays behind it."""
+    """Even if all later ones were released, the tail stays behind it."""
     async with ring_pair(tmp_path) as (producer, consumer):
         await producer.send(b"k" * 1000)
         record = await consumer.receive()
@@ -277,7 +277,7 @@ async def test_held_view_keeps_its_slot(tmp_path: Path) -> None:
 
 
 async def test_room_for_one_is_enough(tmp_path: Path) -> None:
-    """Also if all else is held, so that there will never be more."""
+    """Even if all other room is held, so that there will never be more."""
     async with ring_pair(tmp_path) as (producer, consumer):
         count = await filled(producer, RECORD)
         records = [await consumer.receive() for _ in range(count)]
@@ -342,7 +342,7 @@ async def test_routes(tmp_path: Path) -> None:
 
 
 async def test_route_whose_task_is_cancelled(tmp_path: Path) -> None:
-    """Another that waits takes its place at the ring."""
+    """Another waiting route replaces it at the ring."""
     async with ring_pair(tmp_path) as (producer, consumer):
         async with anyio.create_task_group() as tasks:
             with anyio.CancelScope() as scope:
@@ -382,7 +382,7 @@ async def test_close_wakes_who_waits_for_room(
         assert says in str(each.error)
 
 
-# ---- at the call --------------------------------------------------------------------
+# ---- invalid arguments --------------------------------------------------------------
 
 
 async def test_record_that_never_fits(tmp_path: Path) -> None:

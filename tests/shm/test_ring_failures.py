@@ -1,6 +1,6 @@
-"""What becomes of a ring whose peer is hostile, broken, or killed.
+"""Rings whose peer is hostile, broken, or killed.
 
-Nothing of it may reach beyond the ring: our side gets an exception and goes on.
+Nothing reaches beyond the ring: our side gets an exception and stays usable.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ from aiozerocopy.shm.handshake import RING_SOCKET
 pytestmark = [linux_only, pytest.mark.anyio]
 
 RECORD = b"r" * 1000
-WAKES_WITHIN = 5.0  # seconds; nothing else would wake it
+WAKES_WITHIN = 5.0  # seconds; only the other side's bell wakes it in time
 KILLS = int(os.environ.get("AZC_RING_KILLS", "100"))
 
 
@@ -61,7 +61,7 @@ def offering(capacity: int = SMALL, role: int = CONSUMER, **changes: int) -> byt
 
 
 def fds(**changes: int) -> tuple[int, int, int]:
-    """What comes with an offer."""
+    """Return the fds of an offer."""
     return memory(**changes), bell(), bell()
 
 
@@ -71,7 +71,7 @@ def a_pipe() -> int:
     return write_fd
 
 
-# What a listener sends, a message and fds, and what is said of it here.
+# A listener's message with fds, and the text of our error.
 NO_RING: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
     "truncated": (lambda: (offering()[:20], *fds()), "speak"),
     "too long": (lambda: (offering() + b"!", *fds()), "speak"),
@@ -120,7 +120,7 @@ def listening(path: Path) -> Iterator[socket.socket]:
 
 @pytest.mark.parametrize("name", NO_RING)
 async def test_offer_that_is_none(tmp_path: Path, name: str) -> None:
-    """It is refused, and every fd that came is closed (conftest looks)."""
+    """Our side refuses it, and closes every fd that came (conftest.py looks)."""
     make, words = NO_RING[name]
 
     def serve() -> None:
@@ -140,7 +140,7 @@ async def test_offer_that_is_none(tmp_path: Path, name: str) -> None:
     assert str(tmp_path) in str(caught.value)
 
 
-# ---- a hostile one who connects -----------------------------------------------------
+# ---- a hostile visitor --------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -157,7 +157,7 @@ def taken(sock: socket.socket) -> list[int]:
 
 
 def ask_and(answer: bytes | None, ask: bytes = hello(ASK)) -> Callable[[Path], None]:
-    """Connect, ask, and answer; or hang up."""
+    """Connect, send an ask, and answer the offer; or hang up."""
 
     def connect(path: Path) -> None:
         with visiting(path, ask) as sock:
@@ -172,7 +172,7 @@ def ask_and(answer: bytes | None, ask: bytes = hello(ASK)) -> Callable[[Path], N
 
 
 def keep_fds(path: Path) -> None:
-    """Take the offer, and hang up: the fds that are left have no memory."""
+    """Take the offer, and hang up: the fds that are kept have no memory."""
     with visiting(path, hello(ASK)) as sock:
         fds = taken(sock)
     try:
@@ -211,7 +211,7 @@ def send_fds(path: Path) -> None:
 async def test_visitor_does_not_disturb_the_listener(
     tmp_path: Path, visit: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.CRITICAL)  # (its words go through: see below)
+    caplog.set_level(logging.CRITICAL)  # (other levels pass: see below)
     path = tmp_path / "ring"
     async with attempting(listen, path) as listener:
         await until(path.exists)
@@ -231,7 +231,7 @@ async def listen(path: Path, **options: Any) -> azc.shm.Ring:
 async def test_silent_visitors_keep_nobody_waiting(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
-    """They are there before somebody who asks for the ring, and stay."""
+    """They connect before another visitor who asks for the ring, and stay."""
     caplog.set_level(logging.CRITICAL)
     path = tmp_path / "ring"
     async with attempting(lambda: listen(path, any_user=True)) as listener:
@@ -263,7 +263,7 @@ async def test_listener_says_whom_it_has_turned_away(
 
 
 def visit_as_nobody(path: str) -> int:
-    """Ask for a ring as another user; the status in the answer."""
+    """Ask for a ring as another user; return the status in the answer."""
     if (pid := fork()) == 0:
         try:
             os.setuid(65_534)
@@ -272,7 +272,7 @@ def visit_as_nobody(path: str) -> int:
                     sock.send(hello(ASK))
                 status = HELLO.unpack(sock.recv(100))[4]
             os._exit(-status)
-        except ConnectionResetError:  # it was turned away before its ask was read
+        except ConnectionResetError:  # turned away before the ask was read
             os._exit(errno.ECONNRESET)
         finally:
             os._exit(255)
@@ -283,7 +283,7 @@ def visit_as_nobody(path: str) -> int:
 async def test_other_users_are_turned_away(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name = f"\0{tmp_path}"  # no folder's permissions are in the way
+    name = f"\0{tmp_path}"  # so that a folder's permissions do not matter
     opening = azc.shm.listen_ring(name, SMALL)
     async with attempting(lambda: opening._opening) as listener:
         await others_wait()
@@ -306,13 +306,13 @@ async def test_path_of_somebody_else(tmp_path: Path) -> None:
         stale.bind(str(path))
     with pytest.raises(ConnectionRefusedError, match="nobody listens there"):
         await azc.shm.connect_ring(path)
-    async with attempting(listen, path) as listener:  # it takes the stale one's place
+    async with attempting(listen, path) as listener:  # replaces the stale socket
         await others_wait()
         with pytest.raises(OSError, match="Address already in use"):
             await listen(path)
         producer = await connected(path)
     async with producer, listener.result:
-        with pytest.raises(FileNotFoundError):  # two producers
+        with pytest.raises(FileNotFoundError):  # both want to produce
             await azc.shm.connect_ring(path)
     with socket.socket(socket.AF_UNIX) as stream:
         stream.bind(str(tmp_path / "stream"))
@@ -322,7 +322,7 @@ async def test_path_of_somebody_else(tmp_path: Path) -> None:
 
 
 async def test_connect_waits_for_somebody_to_listen(tmp_path: Path) -> None:
-    """From the path that is not there to the socket that does not listen yet."""
+    """From a missing path to a socket that does not listen yet."""
     path = tmp_path / "ring"
     connect = partial(azc.shm.connect_ring, path, timeout=10)
     async with attempting(connect) as producer:
@@ -348,7 +348,7 @@ async def test_time_is_over(tmp_path: Path) -> None:
 
 
 async def test_visitor_who_waits_hears_of_the_end(tmp_path: Path) -> None:
-    """Also while the listener's error is kept, and with it what it had."""
+    """Even while a reference to the listener's error keeps its frames."""
     path = tmp_path / "ring"
     async with attempting(lambda: listen(path, timeout=0.2)) as listener:
         await until(path.exists)
@@ -360,7 +360,7 @@ async def test_visitor_who_waits_hears_of_the_end(tmp_path: Path) -> None:
 
 
 async def test_late_visitor_connects_to_the_next(tmp_path: Path) -> None:
-    """A listener that has its ring closes, with whoever waits in its backlog."""
+    """A listener that has its ring closes, and resets connections in its backlog."""
     path = tmp_path / "ring"
     with socket.socket(*RING_SOCKET) as busy:
         busy.bind(str(path))
@@ -390,7 +390,7 @@ async def test_capacity_that_this_machine_has_not(tmp_path: Path) -> None:
     assert not (tmp_path / "ring").exists()
 
 
-# ---- a hostile peer of a ring that runs ---------------------------------------------
+# ---- a hostile peer of a running ring -----------------------------------------------
 
 
 NO_INDEX = "an impossible index"
@@ -419,7 +419,7 @@ async def test_producer_that_lies(tmp_path: Path, name: str) -> None:
         assert isinstance(waiting.error, StreamBroken)
         assert "the producer broke the ring's rules" in str(waiting.error)
         assert said in str(waiting.error)
-        with pytest.raises(StreamBroken, match="rules"):  # and it stays so
+        with pytest.raises(StreamBroken, match="rules"):  # the error stays
             await ring.receive_batch()
 
 
@@ -436,7 +436,7 @@ async def test_consumer_that_lies(tmp_path: Path, index: int) -> None:
 
 
 async def test_bell_that_always_rings(tmp_path: Path) -> None:
-    """Others go on, and nothing is received but what is there."""
+    """Other tasks run, and nothing is received but real records."""
     async with facing(tmp_path, sends=False) as (ring, peer):
         async with attempting(ring.receive) as waiting:
             for _ in range(100):
@@ -447,13 +447,13 @@ async def test_bell_that_always_rings(tmp_path: Path) -> None:
         assert len(waiting.result) == 10
 
 
-FULL = (1 << 64) - 2  # a doorbell that takes no more
+FULL = (1 << 64) - 2  # the doorbell's counter is full
 
 
 @pytest.mark.parametrize("sends", [True, False])
 async def test_bells_that_wait(tmp_path: Path, sends: bool) -> None:
-    """Our bell has nothing to be read, and the peer's no room: both would wait, since
-    each process that has them may take their O_NONBLOCK away."""
+    """A read of our bell and a write to the peer's would block: each process that has
+    them may clear O_NONBLOCK."""
     async with facing(tmp_path, sends) as (ring, peer):
         os.set_blocking(peer.their_bell, True)
         os.eventfd_write(peer.bell, FULL)
@@ -462,7 +462,7 @@ async def test_bells_that_wait(tmp_path: Path, sends: bool) -> None:
         if sends:
             await ring.send(RECORD)
             assert ring.stats.rings == 1
-        peer.sock.shutdown(socket.SHUT_RDWR)  # the socket can be read, not the bell
+        peer.sock.shutdown(socket.SHUT_RDWR)  # the socket is readable, the bell is not
         await anyio.lowlevel.checkpoint()
         await until(lambda: ring._end.hear())
         await ring.aclose()
@@ -487,7 +487,7 @@ run(main)
 @pytest.mark.parametrize(
     "fault",
     [
-        "io_setup:error=EPERM",  # a sandbox
+        "io_setup:error=EPERM",  # in a sandbox
         "io_submit:error=EINVAL",  # Linux before 4.19
         "preadv2:error=EOPNOTSUPP",  # before 5.8
         "io_getevents:error=ENOSYS",
@@ -519,7 +519,7 @@ run(main)
 async def with_process(
     folder: Path, role: str, sends: bool
 ) -> AsyncIterator[tuple[azc.shm.Ring, subprocess.Popen[str]]]:
-    """A ring of ours, whose other side is in a process that can be killed."""
+    """A ring of ours whose peer is a process that can be killed."""
     path = folder / "ring"
     process = scripts.start(PEER, "asyncio", str(path), role)
     try:
@@ -548,7 +548,7 @@ async def test_death_wakes_who_waits(tmp_path: Path, sends: bool) -> None:
 
 
 async def test_death_of_a_stopped_process(tmp_path: Path) -> None:
-    """What it has committed is received before the end is told."""
+    """Committed records are received before the end."""
     async with with_process(tmp_path, "producer", sends=False) as (ring, process):
         await until(lambda: ring.stats.bytes_used > SMALL - 4096)
         process.send_signal(signal.SIGSTOP)
@@ -565,7 +565,7 @@ async def test_death_of_a_stopped_process(tmp_path: Path) -> None:
 
 
 def numbered(n: int) -> bytes:
-    """The n-th record."""
+    """Return the n-th record."""
     return n.to_bytes(8, "little") * (1 + n * 7919 % 500)
 
 
@@ -576,10 +576,10 @@ def numbered(n: int) -> bytes:
 async def test_kill_at_any_instruction(
     tmp_path: Path, role: str, ring_kill: Path
 ) -> None:
-    """Under load: our side gets whole records only, and then the end, soon.
+    """Under load: our side gets only whole records, and soon after that the end.
 
-    The peer is in C (tests/sim/ring_kill.c), so that it is inside the header's code
-    when the signal comes.  AZC_RING_KILLS=500 asks for more.
+    The peer is a C program (tests/sim/ring_kill.c), so the signal comes while it runs
+    the header's code.  AZC_RING_KILLS=500 kills it more often.
     """
     rng = random.Random(7)
     for _ in range(KILLS):
@@ -658,12 +658,12 @@ async def test_ring_of_another_loop(tmp_path: Path) -> None:
 async def test_peer_hears_of_a_side_that_could_not_watch(
     refused: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is a limit to what an epoll watches, as there is one to memory."""
+    """An epoll may reach its limit of watches or of memory."""
     watch = type(current_loop()).watch
     calls = itertools.count(1)
 
     def watch_if_it_may(loop: Any, fd: int, callback: Any) -> None:
-        watch(loop, fd, callback)  # (as a signal may come then)
+        watch(loop, fd, callback)  # (as a signal may come after the watch)
         if next(calls) == refused:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -679,4 +679,4 @@ async def test_peer_hears_of_a_side_that_could_not_watch(
             patch.setattr(type(current_loop()), "watch", watch_if_it_may)
             with pytest.raises(OSError, match="No space") as caught:
                 await connected(path)
-    assert caught  # and with it all that it refers to
+    assert caught  # keeps its frames and their references

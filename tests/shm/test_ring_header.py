@@ -1,9 +1,9 @@
-"""csrc/azc_ring.h by itself: programs in C, which know nothing of our library.
+"""csrc/azc_ring.h alone, in C programs without our library.
 
 tests/sim/ring.c is two processes and a ring, in C and in C++.  ring_order.c tries every
-order in which two threads can go through it; ring_hostile.c is a peer that writes
-anything at any time; ring_race.c is for the thread sanitizer.  Each is also run with
-faults in the header, `MUTANTS`, and must find them.
+order in which two threads can go through the header; ring_hostile.c is a peer that
+writes anything at any time; ring_race.c is for the thread sanitizer.  Each must also
+find faults in the header, `MUTANTS`.
 """
 
 import os
@@ -19,10 +19,10 @@ TESTS = Path(__file__).parents[1]
 CSRC = TESTS.parent / "csrc"
 SIM = TESTS / "sim"
 STRICT = ("-D_GNU_SOURCE=1", "-Wall", "-Wextra", "-Werror", "-g", "-O1")
-# AZC_RING_CALLS=10000000 asks for more.
+# AZC_RING_CALLS=10000000 runs more.
 CALLS = os.environ.get("AZC_RING_CALLS", "300000")
 THREAD = ("-fsanitize=thread",)
-UNSHUFFLED = ("setarch", "-R")  # the thread sanitizer wants its addresses
+UNSHUFFLED = ("setarch", "-R")  # the thread sanitizer needs fixed addresses
 ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 LANGUAGES = {"c": ("cc", "-std=c11"), "c++": ("c++", "-x", "c++", "-std=c++17")}
 
@@ -39,10 +39,10 @@ pytestmark = [
 def compiled(
     target: Path, name: str, *flags: str, language: str = "c", header: Path = CSRC
 ) -> Path:
-    """A program of tests/sim, with the header that lies in that folder."""
+    """Build a program of tests/sim, with the header in that folder."""
     command = [*LANGUAGES[language], *STRICT, f"-I{header}", *flags]
     if flags == THREAD:
-        command.append("-Wno-tsan")  # it does not know fences, and needs none here
+        command.append("-Wno-tsan")  # it does not know fences; none is needed here
     source = str(SIM / f"{name}.c")
     subprocess.run([*command, source, "-lpthread", "-o", str(target)], check=True)
     return target
@@ -83,7 +83,7 @@ def test_two_processes(tmp_path: Path, language: str) -> None:
 
 @pytest.mark.parametrize("held", ["0", "1"])
 def test_every_order(tmp_path: Path, held: str) -> None:
-    """Of three records through a ring that holds two."""
+    """Three records through a ring that holds two."""
     result = run(compiled(tmp_path / "order", "ring_order"), "3", held)
     assert result.returncode == 0, result.stderr
     assert int(result.stdout.split()[0]) > 100_000  # states
@@ -91,7 +91,7 @@ def test_every_order(tmp_path: Path, held: str) -> None:
 
 SLEEPS = ("ring_order", "a thread sleeps for ever")
 HOSTILE = ("ring_hostile", "ring_hostile.c:|AddressSanitizer")
-# What replaces what in the header, which program must catch it, and by which words.
+# Replacements in the header, the program that must notice, and its words.
 MUTANTS = {
     "no fence": (
         "    AZC_RING_FENCE();\n    uint64_t wake_at",
@@ -160,7 +160,7 @@ MUTANTS = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_mutant_is_caught(tmp_path: Path, mutant: str) -> None:
-    """The same programs with a fault in the header."""
+    """Build the same program with a fault in the header."""
     before, after, program, words = MUTANTS[mutant]
     text = (CSRC / "azc_ring.h").read_text()
     assert text.count(before) == 1
@@ -181,7 +181,7 @@ def test_mutant_is_caught(tmp_path: Path, mutant: str) -> None:
 def start(
     folder: Path, program: str, *arguments: str, header: Path = CSRC
 ) -> subprocess.CompletedProcess[str]:
-    """Build and run it, with the sanitizer that it is for."""
+    """Build and run a program, with its sanitizer."""
     flags = {"ring_hostile": ADDRESS, "ring_race": THREAD}.get(program, ())
     if flags and not works(folder, *flags):
         pytest.skip(f"{flags[0]} does not work here")

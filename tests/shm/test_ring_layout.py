@@ -1,6 +1,6 @@
-"""The layout of a ring is what docs/pages/ring-layout.md says, byte for byte.
+"""The layout of a ring is that of docs/pages/ring-layout.md, byte for byte.
 
-AZC_WRITE_VECTORS=1 in the environment writes ring-layout-vectors.json anew.
+AZC_WRITE_VECTORS=1 in the environment rewrites ring-layout-vectors.json.
 """
 
 import json
@@ -36,32 +36,32 @@ RECORDS = [
     (b"hello", 7),
     (bytes(range(48)), 1),
     (bytes(range(49)), 0xFFFFFFFF),
-    (b"\xaa" * (SMALL - 4096), 2),  # up to near the end of the data
-    (b"\xbb" * 8000, 3),  # which goes on at the beginning
+    (b"\xaa" * (SMALL - 4096), 2),  # almost to the end of the data
+    (b"\xbb" * 8000, 3),  # continues at the beginning
 ]
 
 
 def read(fd: int, position: int, n: int) -> bytes:
-    """So many bytes of the data from a position on."""
+    """Read this many bytes of the data at a position."""
     start = position % SMALL
     first = os.pread(fd, min(n, SMALL - start), PAGE + start)
     return first + os.pread(fd, n - len(first), PAGE)
 
 
 def shown(data: bytes) -> str:
-    """In hexadecimal; what is long, and one byte again and again, as "4000 x aa"."""
+    """Return data in hexadecimal, and long runs of one byte as "4000 x aa"."""
     if len(data) > 64 and len(set(data)) == 1:
         return f"{len(data)} x {data[:1].hex()}"
     return data.hex()
 
 
 async def vectors(folder: Path) -> dict[str, Any]:
-    """What our producer writes."""
+    """Return what our producer writes."""
     async with facing(folder, sends=True) as (ring, peer):
         records, position = [], 0
         for payload, type_id in RECORDS:
             if position + len(payload) + 80 > SMALL:
-                peer.put(WORDS["consumer.index"][0], position)  # all is released
+                peer.put(WORDS["consumer.index"][0], position)  # everything is released
             await ring.send(payload, type_id=type_id)
             index = int.from_bytes(os.pread(peer.fd, 8, 128), "little")
             records.append(

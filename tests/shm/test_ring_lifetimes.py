@@ -1,8 +1,8 @@
-"""Rings and signals, the garbage collector, forks and the interpreter's end.
+"""Rings with signals, garbage collections, forks and exits of the interpreter.
 
-As ../core/test_interruptions.py and ../core/test_finalizers.py: a call is made once to
-note its lines, and then once more for each of them, at which an exception comes; and
-what would end a process is a program of its own.
+As in ../core/test_interruptions.py and ../core/test_finalizers.py, a call is made once
+to note its lines, and then once for each line, with an exception there.  Faults that
+would end a process are looked for in programs.
 """
 
 import asyncio
@@ -46,14 +46,14 @@ LAST = 0xFFFFFFFF  # the type of the record that is sent after the call
 
 
 def mapped() -> set[str]:
-    """Where rings are mapped, also those of other tests."""
+    """Return the addresses of all mapped rings, including those of other tests."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return {line.split()[0] for line in lines if "azc_ring" in line}
 
 
 @dataclass
 class Ends:
-    """Both ends of a ring, and what has been received."""
+    """Both ends of a ring, and everything that was received."""
 
     producer: Ring
     consumer: Ring
@@ -114,14 +114,14 @@ class Ends:
 
 @dataclass(frozen=True)
 class Case:
-    """A call, what there is before it, and what lets it go on."""
+    """A call, preparations for it, and an action that lets it continue."""
 
     call: Callable[[Ends], Awaitable[object]]
     before: Callable[[Ends], Awaitable[object]] | None = None
     meanwhile: Callable[[Ends], Awaitable[object]] | None = None
     cancel: bool = False
     closes: bool = False
-    records: int | None = None  # that there are, less what the call gets
+    records: int | None = None  # all records, less those that the call gets
 
 
 CASES = {
@@ -153,7 +153,7 @@ CASES = {
 
 
 class Scene:
-    """A ring, on which a call is hit."""
+    """A ring with a call that is interrupted."""
 
     def __init__(self, case: Case, lines: Lines) -> None:
         self.case = case
@@ -161,7 +161,7 @@ class Scene:
         self.complaints: list[str] = []
 
     async def play(self, folder: Path) -> list[str]:
-        """Return what there is to complain about."""
+        """Play the case; return complaints."""
         fds, before = set(os.listdir("/proc/self/fd")), mapped()
         asyncio.get_running_loop().set_exception_handler(self.in_the_loop)
         sys.unraisablehook = self.in_a_finalizer
@@ -210,17 +210,17 @@ class Scene:
             self.complaints.append(f"it raised {error!r}")
 
     async def go_on(self, ends: Ends) -> None:
-        """The ring works as before, and every record that it had arrives."""
+        """The ring works as before, and all its records arrive."""
         got = sum(len(each) if isinstance(each, Batch) else 1 for each in ends.received)
         ends.received.clear()
-        gc.collect()  # a traceback, in a cycle, may have a slot or a record
+        gc.collect()  # a traceback in a cycle may have a slot or a record
         with anyio.move_on_after(PATIENCE) as patience:
             if self.case.closes:
                 ends.producer.abort()
             else:
                 got += await self.send_the_last(ends)
                 if ends.consumer._routes is not None:
-                    ends.consumer.route(1)._queue.clear()  # it is theirs
+                    ends.consumer.route(1)._queue.clear()  # of the routes
                 if self.case.records not in (None, got):
                     self.complaints.append(f"{got} of its records arrived")
                 if ends.consumer.stats.held:
@@ -233,7 +233,7 @@ class Scene:
             ends.consumer.abort()
 
     async def send_the_last(self, ends: Ends) -> int:
-        """Returns how many come before it."""
+        """Send the last record; return how many came before it."""
         async with attempting(self.receive_the_last, ends) as receiver:
             await ends.producer.send(b"last", type_id=LAST)
         return int(receiver.result)
@@ -268,7 +268,7 @@ class Scene:
 def test_every_line(
     name: str, loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each loop hits every line of a call, where it is first reached."""
+    """Each loop interrupts every line of a call, the first time it is reached."""
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
 
     def some(places: list[Place]) -> list[Place]:
@@ -302,8 +302,8 @@ def program(code: str, *arguments: str) -> tuple[str, str]:
 
 @every_loop
 def test_what_outlives_the_program(loop: str) -> None:
-    """A ring in a cycle, and views of one that was closed: ring, loop and interpreter
-    are gone, or nearly; one of them is released in a thread."""
+    """A ring in a cycle, and views of a closed one, at the end of ring, loop and
+    interpreter; a thread releases one view."""
     said, complained = program(
         """
 async def in_a_cycle():
@@ -346,7 +346,7 @@ del kept
 
 @every_loop
 def test_forked_child(loop: str) -> None:
-    """There the ring is dead; the parent's goes on, and its end is told."""
+    """In the child the ring is dead; the parent's works, and notices its end."""
     said, _ = program(
         """
 async def main():

@@ -23,7 +23,7 @@ ECHO, FAIL, WAIT, NOTHING, HUGE, ODD = range(1, 7)
 
 
 class Handler:
-    """Answers by method, and notes what became of those that wait."""
+    """Answers by method, and notes which waiting requests began and were cancelled."""
 
     def __init__(self) -> None:
         self.begun: list[bytes] = []
@@ -35,7 +35,7 @@ class Handler:
         said = bytes(request)
         self.deadlines.append(request.deadline)
         if request.method == ECHO:
-            return request.view  # (of the other ring)
+            return request.view  # (a view of the other ring)
         if request.method == FAIL:
             raise KeyError("no such thing")
         if request.method == HUGE:
@@ -55,7 +55,7 @@ class Handler:
 
 
 async def rings(folder: Path) -> tuple[Ring, Ring, Ring, Ring]:
-    """Both ends of two."""
+    """Make two rings; return both ends of each."""
     (folder / "there").mkdir()
     (folder / "back").mkdir()
     return *await opened(folder / "there"), *await opened(folder / "back")
@@ -63,7 +63,7 @@ async def rings(folder: Path) -> tuple[Ring, Ring, Ring, Ring]:
 
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[tuple[Rpc, Rpc, Handler]]:
-    """Who calls, who serves, and its handler."""
+    """A caller, a server, and the server's handler."""
     out, requests, replies, back = await rings(folder)
     handler = Handler()
     async with Rpc(out, back) as rpc, Rpc(requests, replies) as server:
@@ -201,7 +201,7 @@ async def test_cancelled_call_is_forgotten(tmp_path: Path) -> None:
 async def test_reader_that_is_cancelled_lets_another_read(
     cancelled: list[bytes], tmp_path: Path
 ) -> None:
-    """The next one may be woken to read, and cancelled before it does."""
+    """The next reader may also be cancelled, after it was woken."""
     async with served(tmp_path) as (rpc, _, handler):
         async with anyio.create_task_group() as tasks:
             async with anyio.create_task_group() as short:
@@ -232,9 +232,9 @@ async def test_cancel_at_every_await(tmp_path: Path) -> None:
 
 
 async def test_answers_that_nobody_reads_hold_their_caller_up(tmp_path: Path) -> None:
-    """The server takes no more calls: else it would keep ever more answers."""
+    """The server takes no more calls; otherwise it would keep ever more answers."""
     out, requests, replies, back = await rings(tmp_path)
-    most = 2 * SMALL // 1000 + 200  # as many as both rings hold, and some answers
+    most = 2 * SMALL // 1000 + 200  # the capacity of both rings, and some answers
     async with out, back, Rpc(requests, replies) as server:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, Handler())
@@ -250,7 +250,7 @@ async def test_answers_that_nobody_reads_hold_their_caller_up(tmp_path: Path) ->
 
 
 async def test_cancelled_calls_do_not_hold_the_next_one_up(tmp_path: Path) -> None:
-    """Their answers fill the ring; who waits for room for a call reads them."""
+    """Their answers fill the ring; a caller that waits for room reads them."""
     async with served(tmp_path) as (rpc, _, _):
         for _ in range(150):
             with anyio.move_on_after(0):
@@ -260,7 +260,7 @@ async def test_cancelled_calls_do_not_hold_the_next_one_up(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("who", ["the server", "this side"])
 async def test_end_of_a_ring_fails_all_calls(who: str, tmp_path: Path) -> None:
-    """Of the server's by its death."""
+    """The server's end is its death."""
     error = StreamBroken if who == "the server" else StreamClosed
     async with served(tmp_path) as (rpc, server, handler):
         async with anyio.create_task_group() as tasks:
@@ -293,7 +293,7 @@ async def test_caller_that_dies_ends_serve(tmp_path: Path) -> None:
     assert handler.cancelled == [b"x"]
 
 
-CALL_7 = struct.pack("<QQI12x", 7, 0, 1)  # its number, no deadline, a call
+CALL_7 = struct.pack("<QQI12x", 7, 0, 1)  # number, no deadline, a call
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ async def test_record_that_is_no_call_ends_serve(
         await out.send(data)
         with pytest.raises(StreamBroken, match=says):
             await server.serve(handler)
-    assert handler.cancelled == handler.begun  # it may not have begun
+    assert handler.cancelled == handler.begun  # the first call may not have begun
 
 
 async def test_record_that_is_no_answer_fails_the_calls(tmp_path: Path) -> None:

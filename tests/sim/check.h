@@ -1,12 +1,12 @@
-/* check.h - CHECK, for programs that end at the first thing that does not hold. */
+/* check.h - CHECK, for programs that stop at the first failed check. */
 #ifndef SIM_CHECK_H
 #define SIM_CHECK_H
 #include <stdio.h>
 #include <unistd.h>
 
-static const char *what = ""; /* is tried now */
+static const char *what = ""; /* the check that runs now */
 
-/* After the condition there may be a format, and what belongs to it. */
+/* A format and its arguments may follow the condition. */
 #define CHECK(condition, ...)                                                          \
     do {                                                                               \
         if (!(condition)) {                                                            \

@@ -1,16 +1,16 @@
-/* crowd.c - very many channels in one process: what each costs, in memory and work.
+/* crowd.c - the costs of one of very many channels, in memory and work.
  *
- * Usage: crowd CHANNELS.  The sockets are simulated: each takes ROOM bytes, and then
- * nothing until its peer has read them.  Everything else is real, the threads too.
+ * Usage: crowd CHANNELS.  The sockets are simulated: each takes ROOM bytes, and no more
+ * until its peer has read them.  Everything else is real, including the threads.
  *
- *   idle    each channel was opened
- *   stuck   each has a message of which half is out
- *   round   all peers read at once, and every message ends
- *   one     a single channel sends message after message, while the others are stuck
+ * idle    each channel is open
+ * stuck   each has a message, half of it sent
+ * round   all peers read at once, and every message ends
+ * one     one channel sends message after message, while all others are stuck
  *
- * Prints one line of JSON: bytes of memory for each channel, threads, and for each
- * message the system calls that send, those that wait, and microseconds of processor.
- * What it cannot show is what a kernel needs for so many sockets.
+ * Prints a line of JSON: bytes of memory for each channel, threads, and for a message
+ * the system calls that send and that wait, and microseconds of processor time.  It
+ * cannot show what a kernel needs for so many sockets.
  */
 #include <errno.h>
 #include <malloc.h>
@@ -34,11 +34,11 @@ static atomic_long allocated, sends, waits, threads;
 /* ---- sockets ----------------------------------------------------------- */
 
 static struct socket {
-    size_t level;   /* bytes that the peer has not read */
-    uint64_t armed; /* who waits for room, or 0 */
+    size_t level;   /* not read by the peer */
+    uint64_t armed; /* who the poller reports once there is room, or 0 */
 } *sockets;
 
-/* Those with room for whom somebody waits; all of it under the lock. */
+/* Armed sockets that have room; all of it under the lock. */
 static struct {
     pthread_mutex_t lock;
     uint64_t *who;
@@ -46,14 +46,14 @@ static struct {
     int wake_fd;
 } ready = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* With the lock held. */
+/* Called with the lock held. */
 static void report(struct socket *sock) {
     if (!sock->armed || sock->level) return;
     ready.who[ready.count++] = sock->armed;
     sock->armed = 0;
 }
 
-/* The peers of these sockets read all that there is. */
+/* Let the peers of these sockets read everything. */
 static void read_all(int from, int to) {
     pthread_mutex_lock(&ready.lock);
     for (int i = from; i < to; i++) {
@@ -115,7 +115,7 @@ static int wait_for_room(int epoll, struct epoll_event *events, int max,
     return count ? count : real.epoll_wait(epoll, events, max, timeout_us);
 }
 
-/* ---- what is counted --------------------------------------------------- */
+/* ---- counters ---------------------------------------------------------- */
 
 static void *allocate(size_t n) {
     void *memory = real.allocate(n);
@@ -153,7 +153,7 @@ static void say(const char *what, tally then, int messages) {
            (double)(waits - then.waits) / messages);
 }
 
-/* ---- what is done ------------------------------------------------------ */
+/* ---- the four situations ----------------------------------------------- */
 
 static char message[MESSAGE];
 static azc_id port, *channels;

@@ -35,7 +35,7 @@ typedef struct range {
 static struct {
     sim_file files[SIM_FILES];
     int count;
-    int file_of[SIM_FILES]; /* by their numbers */
+    int file_of[SIM_FILES]; /* by number */
     range bad[BAD_RANGES];
     int64_t allocated;
     bool faults_off;
@@ -59,7 +59,7 @@ static unsigned draw_rate(unsigned often) {
 
 sim_rates kernel_draw_rates(void) {
     sim_rates rates = {0};
-    if (sim_chance(256)) return rates; /* a calm kernel */
+    if (sim_chance(256)) return rates; /* a kernel without faults */
     rates.cut = draw_rate(700);
     rates.again = draw_rate(300);
     rates.interrupted = draw_rate(200);
@@ -152,7 +152,7 @@ void kernel_unmark_bad(const void *from) {
         if (kernel.bad[i].from == from) kernel.bad[i].from = NULL;
 }
 
-/* How many of the n bytes can be read before the first bad one. */
+/* Returns how many of the n bytes precede the first bad one. */
 static size_t readable(const char *data, size_t n) {
     for (int i = 0; i < BAD_RANGES; i++) {
         const range *bad = &kernel.bad[i];
@@ -189,7 +189,7 @@ size_t kernel_draw_capacity(void) {
 sim_file *kernel_new_file(int kind, size_t capacity) {
     SIM_CHECK(kernel.count < SIM_FILES, "too many files");
     sim_file *file = &kernel.files[kernel.count];
-    sim_flow before = file->flow[1]; /* its memory is used again */
+    sim_flow before = file->flow[1]; /* keep its memory for reuse */
     memset(file, 0, sizeof *file);
     file->flow[1].log = before.log;
     file->flow[1].log_room = before.log_room;
@@ -258,7 +258,7 @@ static int fake_set_nonblock(int fd) {
     return 0;
 }
 
-/* In seconds, of which each is a millisecond here. */
+/* A second of linger is a millisecond here. */
 static int fake_linger(int fd) {
     if (kernel_is_nothing(fd)) return 0;
     const sim_file *file = kernel_file(fd);
@@ -283,8 +283,8 @@ static bool never(void *ignored) {
     return false;
 }
 
-/* Only the close of the last copy may block, so never a child's.  It may block the
- * caller if there is no thread to close in. */
+/* Only the close of the last copy may block, so a child's never does.  It may block the
+ * caller if there is no thread that could close. */
 static void linger(const sim_file *file) {
     bool is_ours = sim_self() && !kernel_is_caller(sim_self());
     bool excused = kernel_excuses.no_thread || kernel_excuses.no_memory;
@@ -316,7 +316,7 @@ static int fake_shutdown(int fd) {
     return 0;
 }
 
-/* Is there still a reader? */
+/* Reports POLLERR when the reader is gone. */
 static int poll_for_end(struct pollfd *fd) {
     const sim_flow *flow = &kernel_file(fd->fd)->flow[1];
     sim_yield();
@@ -325,7 +325,7 @@ static int poll_for_end(struct pollfd *fd) {
     return flow->ended;
 }
 
-/* ... and has the socket sunk? */
+/* Reports POLLOUT, too, when the socket has room. */
 static int poll_socket(struct pollfd *fd) {
     sim_file *file = kernel_file(fd->fd);
     int r = poll_for_end(fd);
@@ -335,8 +335,8 @@ static int poll_socket(struct pollfd *fd) {
     return fd->revents != 0;
 }
 
-/* Who asks next by a poll how far a socket's reader is.  The number may be another
- * file's by now, whose own channel counts its calls. */
+/* The thread whose next poll asks how far a socket's reader is.  The number may belong
+ * to another file by now, whose own channel counts its calls. */
 static int asker = -1;
 
 static int fake_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
@@ -402,7 +402,7 @@ static int starves(sim_flow *flow) {
     return sim_chance(512) ? -ENOBUFS : -ENOMEM;
 }
 
-/* The faults that any call can meet; 0 if it meets none. */
+/* Draws a fault that any call can meet; 0 for none. */
 static int meets_fault(sim_flow *flow) {
     if (flow->starving) return starves(flow);
     if (kernel_strikes(kernel_rates.interrupted, FAULT_INTERRUPTED)) return -EINTR;
@@ -435,14 +435,14 @@ static size_t total_of(const struct iovec *vec, int count) {
     return total;
 }
 
-/* The part of n bytes that is moved this time. */
+/* Draws how many of n bytes are moved this time. */
 size_t kernel_cut(size_t n) {
     if (n > 1 && kernel_strikes(kernel_rates.cut, FAULT_CUT))
         return 1 + sim_below(n > 4 && sim_chance(256) ? 3 : n - 1);
     return n;
 }
 
-/* Checks all the memory that a socket is given, before it takes a byte. */
+/* A socket checks all its memory before it takes a byte. */
 static bool all_readable(const struct iovec *vec, int count, size_t n) {
     for (int i = 0; i < count && n; i++) {
         size_t step = vec[i].iov_len < n ? vec[i].iov_len : n;
@@ -503,7 +503,7 @@ static ssize_t write_bytes(sim_file *file, const struct iovec *vec, int count,
                       kernel_cut(n < (size_t)room ? n : (size_t)room));
 }
 
-/* Puts n bytes of the peer's stream into the pieces. */
+/* Stores n bytes of the peer's stream in the pieces. */
 static void scatter(sim_file *file, const struct iovec *vec, int count, size_t n) {
     sim_flow *flow = &file->flow[0];
     for (int i = 0; i < count && n; i++) {
@@ -518,7 +518,7 @@ ssize_t kernel_take(sim_file *file, const struct iovec *vec, int count, bool wai
     sim_flow *flow = &file->flow[0];
     int error = meets_fault(flow);
     if (error == -EIO && (file->kind == TTY || file->kind == FIFO)) {
-        /* the end of a terminal; FIFOs are read like one, and know no EIO */
+        /* a terminal's end; a FIFO is treated alike, but has no EIO */
         flow->ended = flow->eof_told = true;
         flow->level = 0;
         return -EIO;
@@ -544,7 +544,7 @@ ssize_t kernel_take(sim_file *file, const struct iovec *vec, int count, bool wai
     return (ssize_t)n;
 }
 
-/* What must be true when a call begins. */
+/* Checks what must hold when a call begins. */
 static void check_call(sim_file *file, sim_flow *flow, bool out, int count) {
     SIM_CHECK(!sim_holds_locks(), "a call with a lock held");
     SIM_CHECK(!flow->busy, "two calls at once on fd %d", file->number);
@@ -605,7 +605,7 @@ static ssize_t fake_write_file(int fd, const struct iovec *vec, int count) {
     return move(fd, vec, count, true, call_waits(fd));
 }
 
-/* A FIFO does not know how not to wait, nor a pipe that pages were lent to. */
+/* SYS_NOWAIT does not work for FIFOs, nor for pipes that pages were lent to. */
 static bool refuses(int fd, int how, bool out) {
     sim_file *file = kernel_file(fd);
     SIM_CHECK(file->kind == PIPE || file->kind == FIFO, "not a pipe: %d", fd);
@@ -617,9 +617,9 @@ static bool refuses(int fd, int how, bool out) {
     return true;
 }
 
-/* A call waits in a full or empty pipe whose O_NONBLOCK is gone.  It may have been
- * taken just before the call, so a thread of the program's may meet that once; here
- * it does not wait even then. */
+/* A call waits in a full or empty pipe whose O_NONBLOCK is gone.  The flag may go just
+ * before a call, so a caller's thread may meet that once; here it does not wait even
+ * then. */
 static ssize_t move_pipe(int fd, const struct iovec *vec, int count, bool out,
                          int how) {
     sim_file *file = kernel_file(fd);
@@ -657,7 +657,7 @@ static ssize_t fake_read(int fd, const struct iovec *vec, int count, int how) {
 
 /* ---- lending --------------------------------------------------------- */
 
-/* Notes where the next n bytes are; they are not looked at now. */
+/* Notes where the next n bytes are, without looking at them. */
 static void lend_bytes(sim_flow *flow, const struct iovec *vec, size_t n) {
     make_room_in_log(flow, n);
     flow->lent += n;
@@ -697,7 +697,7 @@ static void check_loan(const sim_file *file, const struct iovec *vec, int count)
                   "what is lent belongs to no pool");
 }
 
-/* To a socket one piece at most. */
+/* Lends at most one piece to a socket. */
 static ssize_t fake_lend(int fd, sys_between *between, const struct iovec *vec,
                          int count) {
     sim_file *file = kernel_file(fd);
@@ -720,8 +720,8 @@ static ssize_t fake_lend(int fd, sys_between *between, const struct iovec *vec,
     return r;
 }
 
-/* A foreign file may answer anything.  Others may write into the pipe too, and
- * the answer may be old when it comes. */
+/* A foreign file may answer anything.  Others may write into the pipe, too, and an
+ * answer may be out of date when it comes. */
 static ssize_t unread_of(int fd, bool socket) {
     if (kernel_is_nothing(fd)) return -EBADF;
     sim_file *file = kernel_file(fd);
@@ -736,9 +736,9 @@ static ssize_t unread_of(int fd, bool socket) {
     sim_yield();
     if (flow->stalled) sim_wait(is_moving, flow, SIM_FOREVER);
     if (flow->reads_on) peer_read(flow, 1 + sim_below(2 * flow->level));
-    size_t unread = socket && flow->ended ? 0 : flow->level; /* thrown away */
+    size_t unread = socket && flow->ended ? 0 : flow->level; /* discarded */
     SIM_CHECK(socket == (file->kind == SOCKET), "what is asked of fd %d?", fd);
-    /* (a socket counts whole buffers, and their heads) */
+    /* (a socket counts whole buffers, with their heads) */
     if (kernel_strikes(kernel_rates.spurious, FAULT_LATE) ||
         (socket && unread && sim_chance(512)))
         unread += 1 + sim_below(5000);
@@ -758,7 +758,7 @@ static ssize_t fake_unread(int fd, bool socket) {
 
 /* ---- sockets --------------------------------------------------------- */
 
-/* A call that stops short has met a full or empty socket. */
+/* A call that moves fewer bytes has met a full or empty socket. */
 static ssize_t move_on_socket(int fd, const struct iovec *vec, int count, bool out) {
     SIM_CHECK(kernel_file(fd)->kind == SOCKET, "not a socket: %d", fd);
     ssize_t r = move(fd, vec, count, out, false);
@@ -780,7 +780,7 @@ static ssize_t fake_recv(int fd, const struct iovec *vec, int count, azc_fds *fd
 
 /* ---- the other side -------------------------------------------------- */
 
-/* The dead do not read. */
+/* A dead peer does not read. */
 void peer_read(sim_flow *flow, size_t n) {
     if (flow->may_lend && flow->ended) return;
     if (n > flow->level) n = flow->level;
@@ -789,7 +789,7 @@ void peer_read(sim_flow *flow, size_t n) {
     lending_look(flow);
 }
 
-/* Whoever opens a pipe through /proc can read what a dead reader has left. */
+/* A process that opens a pipe through /proc can read what a dead reader has left. */
 void peer_read_remains(sim_flow *flow) {
     flow->read += flow->level;
     flow->level = 0;
@@ -810,8 +810,8 @@ void peer_end(sim_flow *flow, int error) {
     if (error && !flow->may_lend) flow->level = 0;
 }
 
-/* Somebody has closed our number, and it names another file now.  If a copy of
- * the old description lives on elsewhere, its readiness is still told. */
+/* Our number has been closed behind our back, and names another file now.  If a copy of
+ * the old description is still open elsewhere, its readiness is still reported. */
 void peer_steal(sim_file *file) {
     sim_faults[FAULT_STOLEN]++;
     file->stolen = true;
@@ -819,7 +819,7 @@ void peer_steal(sim_file *file) {
     if (file->gone) poller_drop_closed(file);
 }
 
-/* The description is shared, and so is this. */
+/* O_NONBLOCK belongs to the description, which is shared. */
 void peer_unset_nonblock(sim_file *file) {
     sim_faults[FAULT_BLOCKING]++;
     file->blocking = true;
@@ -844,9 +844,9 @@ static int fake_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
 
 static int fake_has_one_cpu(void) { return sim_chance(kernel_rates.one_cpu); }
 
-/* Time passes for a thread that asks for it again and again. */
+/* Time passes for a thread that asks for it repeatedly. */
 static uint64_t fake_now_ns(void) {
-    if (sim_chance(256)) sim_pass_time(); /* a nap is longer than a few looks */
+    if (sim_chance(256)) sim_pass_time(); /* a nap lasts longer than a few looks */
     return sim_now() * 1000000;
 }
 

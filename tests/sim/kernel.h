@@ -1,12 +1,12 @@
 /* kernel.h - a simulated kernel behind csrc/sys.h and csrc/poller.h.
  *
- * Simulated are pipes, FIFOs, ttys, sockets, regular files and devices, each
+ * It simulates pipes, FIFOs, ttys, sockets, regular files and devices, each
  * with a small capacity, an end that a peer holds, and faults drawn from the
- * seed.  Loans are in lending.h.  It keeps the rules of the real one (an fd
+ * seed.  Loans are in lending.h.  It keeps the rules of a real kernel (an fd
  * reports once and is then silent, a socket with a bad page takes nothing, ...)
- * and checks that the helper keeps them too (no call on a closed or strange
- * number, no two calls at once on one fd and direction, no lock held where a call
- * may last, and no thread of the program's in one that does).
+ * and checks that the helper keeps them too: no call on a closed or foreign
+ * number, no two calls at once on one fd and direction, no lock held during a call
+ * that may last, and no caller's thread in such a call.
  */
 #ifndef SIM_KERNEL_H
 #define SIM_KERNEL_H
@@ -20,29 +20,29 @@
 
 enum sim_kind { SOCKET, PIPE, FIFO, TTY, REGULAR, DEVICE, KINDS };
 
-/* Bytes on their way in one direction. */
+/* Bytes under way in one direction. */
 typedef struct sim_flow {
     size_t capacity;    /* out: of the pipe */
-    size_t level;       /* bytes in it that are not read */
-    uint64_t moved;     /* by the helper, ever */
-    uint64_t read;      /* out: by the peer, ever */
-    unsigned char *log; /* out: all that was accepted */
+    size_t level;       /* bytes in it that have not been read */
+    uint64_t moved;     /* by the helper, in all */
+    uint64_t read;      /* out: by the peer, in all */
+    unsigned char *log; /* out: everything that was accepted */
     size_t log_room;
-    sim_loan *loans; /* out: what is looked at in memory when it is read */
+    sim_loan *loans; /* out: pages whose content is read from memory later */
     int loans_count, loans_room;
-    uint64_t lent;          /* bytes, ever */
-    bool may_lend;          /* it only reads, as AZC_READS says */
-    bool refused;           /* ... but the kernel does not lend */
-    bool reads_on;          /* the peer reads all that comes */
-    uint64_t fed;           /* in: what the peer has written, ever */
-    bool ended;             /* in: the peer has closed; out: it is gone */
-    bool stalled;           /* calls do not return (a pipe that a peer holds) */
-    bool starving;          /* -ENOBUFS or -ENOMEM until the peer lets go */
-    uint64_t starved_since; /* 0: the last call was not */
-    bool starved_long;      /* it was for so long that a channel may give up */
-    bool no_more;           /* azc_close was called ... */
-    int late_calls;         /* ... and this many have begun since: one may */
-    bool busy;              /* a call runs */
+    uint64_t lent;          /* bytes, in all */
+    bool may_lend;          /* the peer only reads, as AZC_READS says */
+    bool refused;           /* but the kernel does not lend */
+    bool reads_on;          /* the peer reads everything that comes */
+    uint64_t fed;           /* in: what the peer has written, in all */
+    bool ended;             /* in: the peer has closed; out: the peer is gone */
+    bool stalled;           /* calls do not return (the peer holds the pipe) */
+    bool starving;          /* -ENOBUFS or -ENOMEM until the peer releases memory */
+    uint64_t starved_since; /* 0: the last call was not starved */
+    bool starved_long;      /* starved for so long that a channel may give up */
+    bool no_more;           /* azc_close was called */
+    int late_calls;         /* calls that have begun since: one may */
+    bool busy;              /* a call is in progress */
     bool eof_told;
     int fatal; /* the first -errno that ends a channel */
     uint64_t calls, waits;
@@ -51,13 +51,13 @@ typedef struct sim_flow {
 typedef struct sim_file {
     int kind, number;
     bool open;
-    bool stolen;      /* its number was given to another file: a stranger's, */
-    bool succeeds;    /* or one that is this, and ours too */
-    bool gone;        /* ... and the old one is open nowhere any more */
-    bool unpollable;  /* the poller does not know such files */
-    bool blocking;    /* O_NONBLOCK was taken from a pipe of ours */
-    int waits_told;   /* ... and so many calls have met that */
-    int linger;       /* ms that a close takes */
+    bool stolen;      /* its number belongs to another file now */
+    bool succeeds;    /* its number was that of another file of ours */
+    bool gone;        /* the old description is closed everywhere */
+    bool unpollable;  /* the poller rejects such files */
+    bool blocking;    /* O_NONBLOCK was removed from a pipe of ours */
+    int waits_told;   /* calls that have met that */
+    int linger;       /* duration of a close, in ms */
     sim_flow flow[2]; /* 0: in, 1: out */
 } sim_file;
 
@@ -66,7 +66,7 @@ enum { SIM_FILES = 32, SIM_FIRST_FD = 1000 };
 /* How often a fault strikes, in 1024. */
 typedef struct sim_rates {
     unsigned cut;   /* fewer bytes than there is room for */
-    unsigned again; /* -EAGAIN though it was ready */
+    unsigned again; /* -EAGAIN although it was ready */
     unsigned interrupted;
     unsigned starved;   /* one -ENOBUFS or -ENOMEM */
     unsigned broken;    /* -EPIPE, -ECONNRESET, -EIO */
@@ -74,13 +74,13 @@ typedef struct sim_rates {
     unsigned no_thread;
     unsigned no_fd;    /* for a poller or waker; -ENOMEM when arming */
     unsigned one_cpu;  /* for the program and its peers */
-    unsigned spurious; /* readiness that is none; more unread than there is */
+    unsigned spurious; /* false readiness; too many unread bytes */
     unsigned refused;  /* the kernel lends no pages */
     unsigned no_pages; /* mmap fails */
-    unsigned kept;     /* the same, even in the place of other memory */
+    unsigned kept;     /* mremap fails, and mmap over other memory */
 } sim_rates;
 
-/* Faults that were injected, all seeds together. */
+/* Injected faults, in all seeds together. */
 enum sim_fault {
     FAULT_CUT,
     FAULT_AGAIN,
@@ -106,34 +106,34 @@ enum sim_fault {
 };
 extern uint64_t sim_faults[FAULTS];
 extern const char *const sim_fault_names[FAULTS];
-extern uint64_t sim_bytes; /* moved, all seeds together */
+extern uint64_t sim_bytes; /* moved, in all seeds together */
 
-/* Whether an error of this kind was injected since kernel_begin. */
+/* Whether such a fault was injected since kernel_begin. */
 typedef struct sim_excuses {
     bool no_memory, no_thread, no_fd, no_pages, kept;
 } sim_excuses;
 
 void kernel_begin(void);
-void kernel_end(void); /* fails if anything is left open or allocated */
+void kernel_end(void); /* fails if anything is still open or allocated */
 extern sim_rates kernel_rates;
 sim_rates kernel_draw_rates(void);
-extern bool kernel_in_child; /* a fork's, which has one thread and no peer */
+extern bool kernel_in_child; /* after a fork: one thread, and no peer */
 extern sim_excuses kernel_excuses;
-extern int kernel_allocations_left; /* negative, as at first: any number */
+extern int kernel_allocations_left; /* negative, as in the beginning: any number */
 void kernel_set_faults(bool on);
 
 size_t kernel_draw_capacity(void);
 sim_file *kernel_new_file(int kind, size_t capacity);
-/* Somebody has closed the number of that file, and it is this one's now. */
+/* The number of that file has been closed, and now belongs to this one. */
 sim_file *kernel_new_successor(sim_file *of, int kind, size_t capacity);
 sim_file *kernel_file(int number);
-/* Was it ours twice, and names nothing any more? */
+/* Whether the number was ours twice, and names nothing any more. */
 bool kernel_is_nothing(int number);
 int kernel_files(void);
 sim_file *kernel_file_at(int index);
-bool kernel_readable(int number); /* of a poller without a thread */
+bool kernel_readable(int number); /* for a poller without a thread */
 
-/* Of csrc/sys.h. */
+/* Part of csrc/sys.h. */
 int kernel_open_waker(int ends[2]);
 bool kernel_is_waker(int fd);
 bool kernel_signalled(int fd);
@@ -141,7 +141,7 @@ void kernel_signal(int fd);
 void kernel_clear(int fd);
 void kernel_close_waker(int fd);
 
-/* For poller.c.  Progress counts all that a call can be about. */
+/* For poller.c.  Progress counts everything that may end a wait. */
 extern uint64_t kernel_progress;
 bool kernel_strikes(unsigned rate, int fault);
 bool kernel_always_ready(const sim_file *file);
@@ -150,25 +150,25 @@ void poller_drop_closed(const sim_file *file);
 void poller_end(void); /* fails if one is left open */
 
 /* For splicing.c: the parts of a call that moves bytes, in this order.  False: a device
- * refuses for now. */
+ * refuses it for now. */
 bool kernel_begin_move(sim_file *file, bool out, int count);
-ssize_t kernel_room(sim_file *file, bool waits); /* or the -errno of the call */
+ssize_t kernel_room(sim_file *file, bool waits); /* or the call's -errno */
 ssize_t kernel_put(sim_file *file, const struct iovec *vec, int count, size_t n);
 ssize_t kernel_take(sim_file *file, const struct iovec *vec, int count, bool waits);
 void kernel_end_move(sim_file *file, bool out, ssize_t r);
-/* The part of n bytes that is moved this time. */
+/* Draws how many of n bytes are moved this time. */
 size_t kernel_cut(size_t n);
 
-/* Memory that no system call can read. */
+/* Memory that a system call cannot read. */
 void kernel_mark_bad(const void *from, size_t n);
 void kernel_unmark_bad(const void *from);
 
-/* What a stream of this file carries: 7 bits, so that the poison stands out. */
+/* The bytes of a file's stream: 7 bits each, so that poison stands out. */
 void pattern_fill(void *to, uint64_t stream, uint64_t offset, size_t n);
 bool pattern_equals(const void *data, uint64_t stream, uint64_t offset, size_t n);
 uint64_t kernel_stream_of(const sim_file *file);
 
-/* What the other side does. */
+/* Actions of the peer. */
 void peer_read(sim_flow *flow, size_t n);
 void peer_read_remains(sim_flow *flow);
 void peer_feed(sim_flow *flow, size_t n);
@@ -177,10 +177,10 @@ void peer_steal(sim_file *file);
 void peer_unset_nonblock(sim_file *file);
 void kernel_report_falsely(void);
 
-/* True for the threads that play the helper's callers: a system call made in
- * such a thread is a short cut, one made elsewhere is the helper's own. */
+/* True for threads that play the helper's callers: a system call in such a thread
+ * is a short cut; all others are the helper's own. */
 extern bool (*kernel_is_caller)(int thread);
-/* Told of each call that moves bytes, before it begins. */
+/* Called before each call that moves bytes. */
 extern void (*kernel_on_move)(sim_file *file, bool out);
 
 #endif

@@ -10,10 +10,10 @@
 #include "threads.h"
 
 enum {
-    ARENA = 128 << 20, /* and a huge page more, to align it */
+    ARENA = 128 << 20, /* plus a huge page, to align it */
     HUGE = 2 << 20,
     RANGES = 32,
-    STORED_LATER = 0xdb, /* what a caller stores in memory that it has back */
+    STORED_LATER = 0xdb, /* what a caller stores when its memory is free again */
 };
 
 typedef struct range {
@@ -26,7 +26,7 @@ void (*lending_on_lend)(const void *from);
 void (*lending_on_replace)(const void *from, size_t n);
 
 static struct {
-    char *arena; /* from here on maps are made, one above the other */
+    char *arena; /* maps are made from here on, one above the other */
     size_t used;
     range mapped[RANGES];
 } pages;
@@ -41,7 +41,7 @@ static void copy_loan(struct sim_flow *flow, sim_loan *loan, size_t n) {
               "the reader of lent pages sees what was stored later");
 }
 
-/* For one more loan. */
+/* Makes room for one more loan. */
 static void make_room(sim_flow *flow) {
     if (flow->loans_count < flow->loans_room) return;
     flow->loans_room = 2 * flow->loans_room + 8;
@@ -60,7 +60,7 @@ void lending_add(struct sim_flow *flow, const char *from, size_t n) {
     loan->copied = true;
 }
 
-/* Looks at as much of a loan as has been read. */
+/* Copies as much of a loan as has been read. */
 static void look(sim_flow *flow, sim_loan *loan) {
     if (loan->at >= flow->read) return;
     uint64_t n = flow->read - loan->at;
@@ -97,7 +97,7 @@ uint64_t lending_unread(sim_flow *flow, const void *from, size_t n) {
     return unread;
 }
 
-/* The first n bytes of a loan become a loan of their own. */
+/* Makes the first n bytes of a loan a loan of their own. */
 static sim_loan *split(sim_flow *flow, sim_loan *loan, size_t n) {
     ptrdiff_t i = loan - flow->loans;
     make_room(flow);
@@ -110,7 +110,7 @@ static sim_loan *split(sim_flow *flow, sim_loan *loan, size_t n) {
     return loan;
 }
 
-/* What is lent of these pages, as loans of their own; NULL if nothing is. */
+/* Splits a loan at the ends of these pages; returns its part there, or NULL. */
 static sim_loan *cut_out(sim_flow *flow, const char *from, size_t n) {
     sim_loan *loan = find_loan(flow, from, n);
     if (loan && loan->from < from)
@@ -120,7 +120,7 @@ static sim_loan *cut_out(sim_flow *flow, const char *from, size_t n) {
     return loan;
 }
 
-/* These pages leave their address: the readers keep them as they are now. */
+/* These pages leave their address: readers keep their present content. */
 static void replace(const char *from, size_t n) {
     for (int i = 0; i < kernel_files(); i++) {
         sim_flow *flow = &kernel_file_at(i)->flow[1];
@@ -145,7 +145,7 @@ static range *range_of(const char *from, size_t n) {
 
 bool lending_is_mapped(const void *from, size_t n) { return range_of(from, n) != NULL; }
 
-/* At a huge page's boundary, with the room that pool.c asks for to find it. */
+/* Maps at a huge page's boundary, with the room that pool.c asks for to find it. */
 void *lending_map(size_t n) {
     if (kernel_strikes(kernel_rates.no_pages, FAULT_NO_PAGES)) {
         kernel_excuses.no_pages = true;
@@ -187,7 +187,7 @@ int lending_unmap(void *memory, size_t n) {
     return 0;
 }
 
-/* Others run between the copy that pool.c has made and this. */
+/* Others may run between pool.c's copy and this call. */
 int lending_remap(void *from, size_t n, void *to) {
     range *it = range_of(from, n);
     SIM_CHECK(it && (void *)it->from == from && it->n == n, "no such map");

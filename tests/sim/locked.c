@@ -1,14 +1,14 @@
-/* locked.c - memory that is locked, where there is no address space left.
+/* locked.c - locked memory, when no address space is left.
  *
  * Usage: locked [advised]
  *
- * A slot's pages are lent to a real pipe.  The slot is locked (mlock), and the
- * process may not map one byte more (RLIMIT_AS), so that neither a second slot
- * nor madvise can take the pages back.  They have to be taken back all the same:
- * the reader sees what was lent, and the slot has it too.  Where even that fails an
+ * A slot's pages are lent to a real pipe.  The slot is locked (mlock), and the process
+ * may not map another byte (RLIMIT_AS), so neither a second slot nor madvise can take
+ * the pages back.  They must be taken back all the same: the reader and the slot both
+ * have the lent bytes.  If even that fails, an error is returned, and nothing changes.
  * error is returned, and nothing was changed.
- *
- * With "advised" the pages are left to madvise, whose error is ignored: then the
+ * With "advised", the pages are left to madvise, whose error is ignored: then the
+ * reader sees bytes that were stored later, and the program fails.
  * reader sees what was stored later, and the program fails.
  */
 #include <errno.h>
@@ -35,7 +35,7 @@ static int refuse(void *at, size_t n) {
     return -ENOMEM;
 }
 
-/* From here on the process can map no more memory. */
+/* After this call, the process can map no more memory. */
 static void leave_no_address_space(void) {
     unsigned long pages = 0;
     FILE *file = fopen("/proc/self/statm", "r");

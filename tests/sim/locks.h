@@ -1,9 +1,9 @@
 /* locks.h - read by the compiler before each file of csrc (with -include).
  *
- * It puts the simulated threads' locks in the place of the real ones, so that
- * a simulated thread can be stopped wherever a real one can, and so that every
- * lock is checked: its rank, its owner, its end.  And what is to be done around a
- * fork is told to the simulation, which forks.
+ * It replaces the real locks by those of the simulated threads, so that a simulated
+ * thread can be stopped wherever a real one can, and each lock's rank, owner and end
+ * are checked.  The simulation, which forks, also learns what the helper does around
+ * a fork.
  */
 #ifndef SIM_LOCKS_H
 #define SIM_LOCKS_H

@@ -1,4 +1,4 @@
-/* moving.c - what csrc/move.c does, call by call, over the kernel of scripted.c.
+/* moving.c - the calls of csrc/move.c, one by one, over the kernel of scripted.c.
  *
  * The table at the end lists the situations.
  */
@@ -48,14 +48,14 @@ static void caller_meets_bad_memory(void) {
     CHECK(tells_as(1000, -EFAULT, 0, AZC_REFUSED) && !world.threads);
     CHECK(put(socket, 300) == 0);
     drop(socket);
-    azc_id in = open_channel(SOCKET, AZC_IN); /* there a message is torn */
+    azc_id in = open_channel(SOCKET, AZC_IN); /* a receive's message is torn by it */
     CHECK(get(in, 100) == -EFAULT && get(in, 100) == -EFAULT);
     CHECK(world.ncalls == 3);
 }
 
 /* ---- out of memory --------------------------------------------------- */
 
-/* Each shortage of a second and a half is one of its own. */
+/* Each shortage, here of a second and a half, has a patience of its own. */
 static void patience_begins_anew(void) {
     azc_id out = open_channel(SOCKET, AZC_OUT);
     KERNEL_SAYS(-ENOBUFS, -EAGAIN, -ENOBUFS, -ENOBUFS);
@@ -83,14 +83,14 @@ static void patience_begins_anew(void) {
     CHECK(world.ncalls == 12 && nothing_is_told());
 }
 
-/* A thread that was missing is forgotten once it is there. */
+/* A missing thread no longer counts once there is one. */
 static void patience_for_a_thread(void) {
     azc_id socket = open_channel(SOCKET, AZC_OUT);
     world.no_thread = 1;
     KERNEL_SAYS(-EAGAIN, -ENOBUFS, -ENOBUFS);
     CHECK(put(socket, 300) == -EINPROGRESS);
     world.now += PATIENCE * 750;
-    CHECK(nothing_is_told()); /* and a thread starts */
+    CHECK(nothing_is_told()); /* now a thread starts */
     sim_idle();
     report(socket);
     scripted_pass(PATIENCE * 3 / 4);
@@ -103,7 +103,7 @@ static void cancel_first(void) {
     CHECK(azc_cancel(writing, token - 1, 0, NULL) == AZC_LATER);
 }
 
-/* Who is to blame was cancelled meanwhile: the next message is not. */
+/* The message in bad memory was cancelled meanwhile, so the next one is not refused. */
 static void bad_memory_is_cancelled(void) {
     writing = open_full(SOCKET, AZC_OUT, 100);
     CHECK(put(writing, 10) == -EINPROGRESS);
@@ -135,7 +135,7 @@ static void too_many_files(void) {
     CHECK(world.ncalls == 3 && !world.threads);
 }
 
-/* With the first bytes of a message that get out, and with no others. */
+/* Files go with the first bytes of their message that get out, and with no others. */
 static void files_go_once(void) {
     azc_id socket = open_channel(SOCKET, AZC_OUT);
     const bool with[] = {true, true, false, false, true, true, false};
@@ -191,11 +191,11 @@ static void sockets_take_turns(void) {
     CHECK(scripted_report(fd_of(a)) && scripted_report(fd_of(b)));
     sim_idle();
     check_turns(a, b);
-    CHECK(file_of(fd_of(a))->arms == arms); /* they went on without epoll */
-    CHECK(world.clocks - clocks == 2 * (world.rounds - rounds)); /* the pump's */
+    CHECK(file_of(fd_of(a))->arms == arms); /* without another report by epoll */
+    CHECK(world.clocks - clocks == 2 * (world.rounds - rounds)); /* one for each pump */
 }
 
-/* The pump has nothing else to do. */
+/* The pump has no other channel. */
 static void pipe_has_no_budget(void) {
     azc_id pipe = open_full(PIPE, AZC_OUT | AZC_OWN, MOST);
     KERNEL_SAYS(ALL, -EAGAIN);
@@ -211,7 +211,7 @@ static void stop_now(void) { inside(writing)->stop_early = true; }
 
 static void has_not_to_stop(void) { CHECK(!inside(writing)->stop_early); }
 
-/* Here it must ask for the loans now and then.  (A move that was stopped early does
+/* This pump must ask for the loans now and then.  (A move that was stopped early does
  * not stop the next one.) */
 static void lending_pipe_has_a_budget(void) {
     azc_id pipe = writing = open_full(PIPE, AZC_OUT | AZC_OWN | AZC_READS, 3 * MIB);
@@ -228,7 +228,7 @@ static void lending_pipe_has_a_budget(void) {
     CHECK(tells(token, 0, 3 * MIB));
 }
 
-/* Once in a while, and each time before a call that may block. */
+/* Numbers are checked once in a while, and before each call that may block. */
 static void numbers_are_looked_at(void) {
     azc_id regular = open_channel(REGULAR, AZC_OUT);
     KERNEL_SAYS(MIB / 2, MIB / 2, MIB / 2, MIB / 2, ALL);
@@ -236,7 +236,7 @@ static void numbers_are_looked_at(void) {
     sim_idle();
     const call *calls = world.calls;
     const int more[] = {0, 0, 1, 1, 2};
-    CHECK(world.ncalls == 5 && calls[0].looks == 2); /* (one was at its opening) */
+    CHECK(world.ncalls == 5 && calls[0].looks == 2); /* (one of them for opening) */
     for (int i = 0; i < 5; i++) CHECK(calls[i].looks == 2 + more[i]);
     CHECK(tells(token, 0, 3 * MIB));
     drop(regular);
@@ -249,8 +249,8 @@ static void numbers_are_looked_at(void) {
     CHECK(tells(token, 0, 3 * 8 * KIB));
 }
 
-/* After a mebibyte no message is added, so that a call is over without those behind it;
- * and files go with their message alone. */
+/* Nothing is added after a mebibyte, so a call's end does not wait for more messages.
+ * Files go with their own message only. */
 static void not_all_go_together(void) {
     azc_id pipe = open_full(PIPE, AZC_OUT | AZC_OWN, MIB - 1);
     for (int i = 0; i < 3; i++) CHECK(put(pipe, 1) == -EINPROGRESS);
@@ -294,7 +294,7 @@ static void reader_is_asked(void) {
     CHECK(tells(token, 0, 4000) && scripted_timeout() == SECOND);
 }
 
-/* A socket tells when most of what it has was read; of the rest it is asked. */
+/* A socket reports when most of it has been read; after that, the lender asks. */
 static void socket_tells(void) {
     azc_id socket = open_channel(SOCKET, LENDS);
     KERNEL_SAYS(ALL);
@@ -313,7 +313,7 @@ static void socket_tells(void) {
     CHECK(tells(token, 0, 4000));
 }
 
-/* Files go by a message, which has the bytes. */
+/* Files go with a copied message. */
 static void message_with_files_is_copied(void) {
     azc_id socket = open_channel(SOCKET, LENDS);
     KERNEL_SAYS(ALL, ALL);
@@ -325,7 +325,7 @@ static void message_with_files_is_copied(void) {
     CHECK(tells(token, 0, 4000));
 }
 
-/* Asks how far the reader is, of which so many bytes are unread. */
+/* Asks how far the reader is; this many bytes are unread. */
 static int ask(azc_id id, int unread) {
     azc_channel *channel = azc__find(id);
     world.unread = unread;
@@ -354,7 +354,7 @@ static void reader_is_gone(void) {
     CHECK(put(pipe, LENT) == -EINPROGRESS);
     const azc_lender *lender = &inside(pipe)->lender;
     CHECK(ask(pipe, -EBADF) == -EBADF);
-    world.told = POLLNVAL; /* (another check finds that) */
+    world.told = POLLNVAL; /* (another check notices that) */
     CHECK(ask(pipe, LENT) == 0 && lender->read == 0);
     world.told = POLLERR;
     CHECK(ask(pipe, 1) == -EPIPE && lender->read == 0);
@@ -369,7 +369,7 @@ static void reader_is_gone(void) {
 
 static azc_id pool;
 
-/* A pipe to which so many bytes of the pool's first slot are lent, and no more. */
+/* Makes a pipe to which this many bytes of the pool's first slot are lent. */
 static void lend_slot(int bytes) {
     CHECK(azc_pool_open(LENT, 2, &pool) == 0);
     writing = open_channel(PIPE, AZC_OUT | AZC_OWN | AZC_READS);
@@ -403,7 +403,7 @@ static void copy_ends_a_loan(void) {
     end_lending();
 }
 
-/* A channel that cannot take its pages back breaks. */
+/* A channel breaks if it cannot take its pages back. */
 static void copy_cannot_end_a_loan(void) {
     lend_slot(1000);
     world.keeps_pages = true;
@@ -437,7 +437,7 @@ static void cancel_loan(void) {
     CHECK(inside(writing)->stop_early && inside(writing)->state == OPEN);
 }
 
-/* Another operation is in the kernel: it may end only after that. */
+/* The channel may end only after another operation's call. */
 static void channel_breaks_after_the_call(void) {
     lend_slot(LENT);
     CHECK(put(writing, 10) == -EINPROGRESS);
@@ -461,7 +461,7 @@ static void failed_send_tells_what_is_kept(void) {
     end_lending();
 }
 
-/* Of other memory nothing can be taken back, nor is it kept. */
+/* Other memory than a pool's cannot be taken back, nor kept. */
 static void only_a_pool_is_taken_back(void) {
     azc_id pipe = open_channel(PIPE, LENDS);
     KERNEL_SAYS(ALL);
@@ -502,7 +502,7 @@ static void broken_during_an_attempt(void) {
 
 static void cancel_it(void) { CHECK(azc_cancel(writing, token, 0, NULL) == AZC_LATER); }
 
-/* One move gives a pipe many pieces, and stops after the one that is being written. */
+/* A move gives a pipe many pieces, and stops after the one that is being written. */
 static void stopped_within_a_move(void) {
     static void (*const acts[])(void) = {cancel_it, close_it};
     for (int i = 0; i < 2; i++) {
@@ -520,7 +520,7 @@ static void cancel_batch(void) {
     CHECK(azc_cancel(writing, token, MIB, NULL) == AZC_RESCUED);
 }
 
-/* After the message that is being written from a copy. */
+/* The batch ends after the message that is being written from a copy. */
 static void batch_ends_with_what_is_in_flight(void) {
     const uint64_t sizes[] = {8 * KIB, 8 * KIB, 8 * KIB};
     struct iovec all = {memory, 24 * KIB};
@@ -533,7 +533,7 @@ static void batch_ends_with_what_is_in_flight(void) {
     CHECK(tells(token, -ECANCELED, 0) && scripted_bytes() == 8 * KIB);
 }
 
-/* Nothing is left of the one that is out. */
+/* Nothing remains of a message that is out. */
 static void batch_ends_with_a_message(void) {
     const uint64_t sizes[] = {4, 4, 2};
     struct iovec all = {memory, 10};
@@ -544,7 +544,7 @@ static void batch_ends_with_a_message(void) {
     CHECK(tells_as(token, -ECANCELED, 4, AZC_RESCUED) && !inside(writing)->queue.ops);
 }
 
-/* Nothing of it is left allocated then: scripted_end() looks. */
+/* scripted_end() checks that nothing is left allocated. */
 static void rescue_fails(void) {
     azc_id socket = open_channel(SOCKET, AZC_OUT);
     KERNEL_SAYS(100);
@@ -595,7 +595,7 @@ static void move_waits_for_the_submission(void) {
     KERNEL_SAYS(3, ALL);
     scripted_meanwhile(0, move_it);
     CHECK(put(writing, 10) == -EINPROGRESS && tells_as(token, AZC_COPIED, 3, 0));
-    int result = 99; /* without another copy it keeps this one */
+    int result = 99; /* without another copy, it keeps this one */
     azc_move_to_copy(&writing, &token, 1, NULL, 10, NULL, 0, &result);
     CHECK(result == 0);
     sim_idle();
@@ -603,7 +603,7 @@ static void move_waits_for_the_submission(void) {
     CHECK(tells_as(token, 0, 10, AZC_DROPPED));
 }
 
-/* Five bytes less: then there is room for one who waits. */
+/* The message becomes five bytes shorter, so there is room for one that waits. */
 static void message_becomes_another(void) {
     struct iovec vec[] = {{memory, 1}, {memory, 1}, {memory, 1}, {memory, 2}};
     int result;
@@ -615,7 +615,7 @@ static void message_becomes_another(void) {
     CHECK(put_from(writing, memory, 5, true) == -EBUSY && nothing_is_told());
     const azc_id two[] = {writing, writing};
     const uint64_t tokens[] = {first, first};
-    int results[] = {99, 99}; /* only the first is asked for */
+    int results[] = {99, 99}; /* only one move is asked for */
     azc_move_to_copy(two, tokens, 1, NULL, 10, NULL, 0, results);
     CHECK(results[0] == 0 && results[1] == 99 && inside(writing)->queue.waiting == 1);
     CHECK(azc_move_to_copy(&writing, &first, 1, NULL, 10, vec, VEC_INLINE, &result) ==
@@ -641,7 +641,7 @@ static void open_relay(void) {
 
 static void put_more(void) { CHECK(put(writing, 40) == -EINPROGRESS); }
 
-/* It waits for the message before it, and the next message for it. */
+/* The relay waits for the message before it, and the next message for the relay. */
 static void relay_has_its_turn(void) {
     source = open_channel(SOCKET, AZC_IN);
     writing = open_full(SOCKET, AZC_OUT, 300);
@@ -666,7 +666,7 @@ static void relay_is_closed(void) {
     azc_relay_free(relay);
 }
 
-/* ---- all of them ----------------------------------------------------- */
+/* ---- all situations -------------------------------------------------- */
 
 static const situation situations[] = {
     {"a caller sends small messages itself", caller_sends},

@@ -1,4 +1,4 @@
-/* oracle.c - what must hold; see oracle.h. */
+/* oracle.c - what must hold, as listed in oracle.h. */
 #include "oracle.h"
 
 #include <errno.h>
@@ -20,11 +20,11 @@ uint64_t sim_twins;
 
 enum { BORROWERS = 4 };
 
-static op *in_slot[SLOTS][BORROWERS]; /* all of the same bytes */
-static chan *locked[SIM_THREADS];     /* whose lock the thread had last */
-static op *entering[SIM_THREADS];     /* until it is in a queue */
-static op *inside[SIM_THREADS];       /* until its call returns */
-static op *cancelling[SIM_THREADS];   /* until its channel was locked */
+static op *in_slot[SLOTS][BORROWERS]; /* all with the same bytes */
+static chan *locked[SIM_THREADS];     /* whose lock the thread took last */
+static op *entering[SIM_THREADS];     /* until they are in a queue */
+static op *inside[SIM_THREADS];       /* until their calls return */
+static op *cancelling[SIM_THREADS];   /* until their channel is locked */
 
 static void append(op *it) {
     it->serial = ++it->channel->serials;
@@ -47,7 +47,7 @@ static chan *channel_of(const pthread_mutex_t *mutex) {
 
 /* ---- room ---------------------------------------------------------------- */
 
-/* Counted anew, without trusting the queue's own count. */
+/* Counts anew, without trusting the queue's own counters. */
 static uint64_t unsent_before(const azc_queue *queue, const azc_op *end) {
     uint64_t unsent = 0;
     for (const azc_op *it = queue->cursor; it && it != end; it = it->next)
@@ -72,8 +72,8 @@ static bool is_waiting(const azc_queue *queue, uint64_t token) {
     return it != NULL;
 }
 
-/* What is left of a message that had an attempt goes first, whether there is room or
- * not. */
+/* The rest of a message that was attempted at once goes first, whether there is room
+ * or not. */
 static uint64_t unsent_of_attempts(const chan *channel) {
     uint64_t unsent = 0;
     for (int i = 0; i < channel->count; i++) {
@@ -83,7 +83,7 @@ static uint64_t unsent_of_attempts(const chan *channel) {
     return unsent;
 }
 
-/* Since it was told, what is before it can only have become less. */
+/* Since the event, the bytes before it can only have become fewer. */
 void op_has_room(op *it) {
     const azc_channel *azc = channel_inside(it->channel);
     SIM_CHECK(it->asks_room && it->must_wait && !it->has_room && !it->end,
@@ -102,7 +102,7 @@ void op_has_room(op *it) {
 
 /* ---- the queue ----------------------------------------------------------- */
 
-/* Only the first that has no room waits for it, unless all end soon. */
+/* Only the first that has no room waits for room, unless all end soon. */
 static void check_waiting(const azc_channel *azc) {
     const azc_queue *queue = &azc->queue;
     const azc_op *first = queue->first_waiting;
@@ -111,8 +111,8 @@ static void check_waiting(const azc_channel *azc) {
               "an operation waits, but there is room for it");
 }
 
-/* Whoever has the lock finds counters that are those of the list, and no bytes in
- * flight unless somebody moves them. */
+/* Under its lock, a queue's counters match its list, and no bytes are in flight
+ * unless a thread moves them. */
 static void check_queue(const azc_channel *azc) {
     const azc_queue *queue = &azc->queue;
     const azc_op *last = NULL;
@@ -147,8 +147,8 @@ static void lose_place(op *it) {
     }
 }
 
-/* A submitting call takes its place when it first has the lock, or, if it has moved
- * nothing then, when it has it again. */
+/* A submitting call takes its place when it first has the lock, or if it has moved
+ * nothing then, when it has the lock again. */
 static void enter(op *it, const azc_channel *azc) {
     if (it->direct) return;
     if (it->place >= 0) lose_place(it);
@@ -181,7 +181,7 @@ static void on_move(sim_file *file, bool out) {
     it->direct = true;
 }
 
-/* The memory does not tell which of them it is: it may be any that runs here. */
+/* The memory does not tell which operation it is: any that runs here may be it. */
 static void on_lend(const void *from) {
     for (int i = 0; i < SLOTS * BORROWERS; i++) {
         op *it = in_slot[i / BORROWERS][i % BORROWERS];
@@ -192,7 +192,7 @@ static void on_lend(const void *from) {
     }
 }
 
-/* Others may be storing into their slots at this moment. */
+/* Other threads may be storing into their slots right now. */
 static void on_replace(const void *from, size_t n) {
     int slot = (int)((size_t)((const char *)from - pool_memory) / pool_stride);
     bool lent = false;
@@ -248,7 +248,7 @@ op *op_new(chan *channel, int kind, size_t length) {
     return it;
 }
 
-/* Often at the slot's start, or up to its end. */
+/* Often at the slot's start, or up to the slot's end. */
 static size_t draw_offset(size_t room) {
     switch (sim_below(3)) {
     case 0:
@@ -327,7 +327,7 @@ static void keep_received(op *it) {
     memcpy(it->kept, it->data, it->length);
 }
 
-/* Does the worst that a caller may do. */
+/* Does the worst that a caller is allowed to do. */
 void op_give_back(op *it) {
     if (it->back || it->lost || it->kind == CLOSE) return;
     it->back = true;
@@ -354,7 +354,7 @@ unsigned char *op_copy(const op *it) {
     return copy;
 }
 
-/* A twin may have got the same slot meanwhile, and may have ended before. */
+/* A twin may have got the slot meanwhile, and may have ended before. */
 static void leave_slot(op *it) {
     op **borrowers = in_slot[it->slot];
     int i = 0;
@@ -386,10 +386,10 @@ static void check_received_alone(const op *it) {
               "a byte beyond the received ones");
 }
 
-/* Each port tells of ends in the order of submission.  Exempt are those that a cancel
- * has ended, and those whose own call was moving bytes: it tells on return.
- * What was copied may end before what was lent; of twins it is not known which
- * of them was, and one that was lent may have been moved to a copy. */
+/* A port reports ends in the order of submission, except of operations that a cancel
+ * has ended, and of those whose own call was moving bytes and reports on return.
+ * Copied ones may end before lent ones; among twins it is unknown which of them was
+ * lent; and a lent one may have been moved to a copy. */
 static void check_order(op *it) {
     int *last = &it->channel->last_end[it->port][it->lent || !it->length];
     if (it->end != BY_EVENT || it->direct || it->twin || it->was_moved) return;
@@ -398,7 +398,7 @@ static void check_order(op *it) {
     *last = it->serial;
 }
 
-/* What the reader has not looked at may be of others, which still run. */
+/* What the reader has not looked at may belong to others that still run. */
 static bool is_unread(const op *it) {
     uint64_t others = 0;
     if (it->slot < 0 || !it->data) return false;
@@ -410,7 +410,7 @@ static bool is_unread(const op *it) {
     return lending_unread(it->channel->flow, it->data, it->length) > others;
 }
 
-/* What has ended well, the reader has. */
+/* If a send ended well, the reader has all of it. */
 static void check_read(const op *it) {
     if (it->kind != SEND || it->status != 0 || !it->channel->lends) return;
     SIM_CHECK(!is_unread(it), "operation %ld ends before it is read", (long)it->token);
@@ -437,7 +437,7 @@ static void check_status(op *it) {
     case -ESHUTDOWN:
         SIM_CHECK(channel->closing, "ESHUTDOWN without a close");
         return;
-    case -ECANCELED: /* or the channel broke, as a rescue was too long */
+    case -ECANCELED: /* or the channel broke over a long rescue */
         if (it->cancelling && (it->kind == RECEIVE || it->bytes == 0 ||
                                it->outcome == AZC_RESCUED || channel->closing))
             return;
@@ -447,7 +447,7 @@ static void check_status(op *it) {
                   "operation %ld is refused", (long)it->token);
         if (it->outcome == AZC_REFUSED || (bad && it->end == BY_RETURN)) return;
         break;
-    case -ENOMEM: /* of the call itself */
+    case -ENOMEM: /* the call itself failed */
         if (it->place < 0 || it->bound) return;
         break;
     }
@@ -484,7 +484,7 @@ static void check_outcome(op *it) {
     }
 }
 
-/* What azc_cancel has said of it. */
+/* Checks the end against what azc_cancel returned. */
 static void check_promise(const op *it) {
     bool cut = it->status == -ECANCELED || it->status == -ESHUTDOWN;
     SIM_CHECK(!it->was_waiting || (cut && !it->bytes && it->outcome == AZC_DROPPED),
@@ -533,12 +533,12 @@ static bool was_rescued(const op *it) {
     return it->status == -ECANCELED && it->outcome == AZC_RESCUED && it->cancelling;
 }
 
-/* How much of an operation the reader may have: the first that fits the rest
- * of the stream is the true one. */
+/* How many bytes of an operation the reader may have: the first guess that fits the
+ * rest of the stream is right. */
 typedef struct guesses {
     uint64_t n[ENDS + 3];
     int count;
-    int whole; /* after the first so many another message may follow */
+    int whole; /* another message may follow after these first guesses */
 } guesses;
 
 static void guess(guesses *it, uint64_t n) { it->n[it->count++] = n; }
@@ -547,9 +547,9 @@ static void guess_rest(guesses *it, const op *of, uint64_t rest) {
     guess(it, rest < of->length ? rest : of->length);
 }
 
-/* A batch goes on to the end of the message in progress.  If a call on a copy
- * was in progress too, that is the message in which the copy ends.  Of a batch
- * whose sizes were not told in time all goes on. */
+/* A batch goes on to the end of the message in progress.  If a call on a copy was in
+ * progress, too, this is the message in which the copy ends.  If the sizes came too
+ * late, all of the batch goes on. */
 static guesses guess_rescued(const op *it, uint64_t rest, bool torn) {
     guesses all = {0};
     uint64_t farthest = it->bytes;
@@ -569,7 +569,7 @@ static guesses guess_rescued(const op *it, uint64_t rest, bool torn) {
 
 static guesses guess_ended(const op *it, uint64_t rest, bool torn) {
     guesses all = {.n = {it->bytes}, .count = 1};
-    /* A call on a copy may end after the operation did. */
+    /* A call on a copy may end after its operation. */
     if (it->status < 0 && it->outcome == AZC_UNKNOWN && torn && rest > it->bytes &&
         rest - it->bytes <= BOUNCE_CHUNK)
         guess_rest(&all, it, rest);
@@ -583,7 +583,7 @@ static guesses guess_all(const op *it, uint64_t rest) {
     return guess_ended(it, rest, torn);
 }
 
-/* Is the rest of the stream made of the operations from the i-th on? */
+/* Tells whether the rest of the stream consists of the operations from the i-th on. */
 static bool fits(chan *channel, int i, uint64_t at, bool torn) {
     uint64_t rest = channel->flow->moved - at;
     if (i == channel->count) return rest == 0;
@@ -629,7 +629,7 @@ static void check_received(chan *channel) {
     SIM_CHECK(at <= channel->flow->moved, "more was received than came");
 }
 
-/* Every error that broke a channel has a cause. */
+/* Checks that an error that broke a channel has a cause. */
 static void check_error(chan *channel) {
     const sim_flow *flow = channel->flow;
     bool cause = channel->error == flow->fatal;
@@ -664,7 +664,7 @@ static void check_error(chan *channel) {
 }
 
 void channel_check(chan *channel) {
-    /* It may have broken when no operation was left to be told. */
+    /* It may have broken when no operation was left to report that. */
     const azc_channel *azc = channel_inside(channel);
     channel->torn |= !azc || azc->state != OPEN;
     for (int i = 0; i < channel->count; i++)
@@ -688,19 +688,19 @@ static uint64_t messages_of(const op *it) {
     if (!it->nends) return it->final == it->length;
     for (int i = 0; i < it->nends && it->ends[i] <= it->final; i++) {
         messages++;
-        /* A cancelled batch ends here, though empty messages may follow. */
+        /* A cancelled batch ends here, even before empty messages. */
         if (was_rescued(it) && it->ends[i] == it->final) break;
     }
     return messages;
 }
 
-/* The ends of the messages in a batch that broke off may be unknown. */
+/* The ends of the messages may be unknown in a batch that broke off. */
 static bool is_countable(const op *it) {
     if (!it->bound || !it->nends || !it->sizes_told || !it->final) return true;
     return was_rescued(it) ? !it->sizes_late : it->final == it->length;
 }
 
-/* For a channel at rest that was not closed. */
+/* For a channel at rest that has not been closed. */
 void channel_check_stats(chan *channel) {
     azc_stats stats;
     const sim_flow *flow = channel->flow;

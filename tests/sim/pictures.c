@@ -1,5 +1,5 @@
-/* pictures.c - pictures of many sizes: what this processor makes of them, and plain C,
- * are the same, and nothing is read or written beyond them. */
+/* pictures.c - pictures of many sizes: the code for this processor and plain C agree,
+ * and no byte beyond a picture is read or written. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static unsigned dice(unsigned sides) {
     return (unsigned)(state >> 33) % sides;
 }
 
-/* BT.709 limited, or the largest coefficients there are. */
+/* BT.709 limited, or the largest possible coefficients. */
 static azc_yuv some(void) {
     azc_yuv how = {.width = 1 + (int)dice(MOST),
                    .height = 1 + (int)dice(9),
@@ -48,7 +48,7 @@ static size_t yuv_bytes(const azc_yuv *how) {
     return w * h + 2 * ((w + 1) / 2) * ((h + 1) / 2);
 }
 
-/* Memory of exactly that size, for a sanitizer, filled with anything. */
+/* Memory of exactly this size, so that a sanitizer sees its ends, with random bytes. */
 static uint8_t *filled(size_t n) {
     uint8_t *memory = malloc(n);
     if (memory == NULL) exit(2);

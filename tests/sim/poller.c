@@ -1,7 +1,7 @@
 /* poller.c - the simulated epoll and eventfd behind csrc/poller.h.
  *
- * An fd that was armed is reported once; of those that are ready a wait may
- * report any part, in any order, and now and then one that is not.
+ * An armed fd is reported once.  A wait may report any part of the ready fds, in any
+ * order, and now and then one that is not ready.
  */
 #include "poller.h"
 
@@ -18,24 +18,24 @@ enum {
     POLLERS = 32,
     FIRST_WAKER = 2000,
     FIRST_POLLER = 3000,
-    FRUITLESS_MAX = 60, /* waits that neither rest nor bring anything */
+    FRUITLESS_MAX = 60, /* waits that neither block nor report anything */
 };
 
-/* As in epoll: a number and what it named then. */
+/* As in epoll: a number, and the file that it named at the time. */
 typedef struct entry {
     sim_file *file;
     azc_poller *inner; /* instead of a file */
     bool used, armed;
     int what;
-    bool spurious; /* it will be reported, but nothing is there */
+    bool spurious; /* it will be reported without being ready */
     uint64_t who;
 } entry;
 
 struct azc_poller {
-    bool wakes; /* a thread waits in it; else it never does */
+    bool wakes; /* a thread waits in it */
     entry entries[ENTRIES];
     bool woken;
-    uint64_t progress; /* as it was when waits became fruitless */
+    uint64_t progress; /* at the first of the fruitless waits */
     int fruitless;
 };
 
@@ -189,11 +189,11 @@ void azc__poller_forget(azc_poller *poller, int fd) {
     if (kernel_is_nothing(fd)) return;
     sim_file *file = kernel_file(fd);
     entry *it = find(poller, file, NULL);
-    /* A stranger's number does not name the description that is known here. */
+    /* a foreign number does not name the description that is known here */
     if (it && !file->stolen) it->used = false;
 }
 
-/* The kernel itself forgets a description that is open nowhere. */
+/* As in the kernel, a description that is closed everywhere is forgotten. */
 void poller_drop_closed(const sim_file *file) {
     for (int i = 0; i < POLLERS; i++) {
         entry *it = polling.pollers[i] ? find(polling.pollers[i], file, NULL) : NULL;
@@ -201,7 +201,7 @@ void poller_drop_closed(const sim_file *file) {
     }
 }
 
-/* One fd that was armed will be reported although it is not ready. */
+/* One armed fd will be reported although it is not ready. */
 void kernel_report_falsely(void) {
     for (int i = 0; i < POLLERS; i++) {
         azc_poller *poller = polling.pollers[i];
@@ -214,7 +214,7 @@ void kernel_report_falsely(void) {
     }
 }
 
-/* A thread that never sleeps although nothing moves is a busy loop. */
+/* A thread that never sleeps although nothing moves is in a busy loop. */
 static void check_fruitless(azc_poller *poller, int timeout_ms) {
     if (!poller->wakes || timeout_ms != 0 || poller->progress != kernel_progress)
         poller->fruitless = 0;
@@ -227,7 +227,7 @@ static int collect(azc_poller *poller, uint64_t *who, int max) {
     for (int i = 0; i < ENTRIES && count < max; i++) {
         entry *it = &poller->entries[(first + i) % ENTRIES];
         if (!is_reported(it)) continue;
-        if (count && sim_chance(300)) continue; /* the next time */
+        if (count && sim_chance(300)) continue; /* reported another time */
         it->armed = it->spurious = false;
         who[count++] = it->who;
     }

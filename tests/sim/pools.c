@@ -1,8 +1,8 @@
 /* pools.c - csrc/pool.c in an address space of our own.
  *
- * Which pages a pool maps, and which it gives back; which addresses it lends; and how
- * a slot moves to other pages, also where there is no second slot to be had.  Whatever
- * fails, the bytes stay and nothing is left mapped.
+ * Which pages a pool maps and unmaps; which addresses it lends; and how a slot moves to
+ * other pages, even if there is no room for a second slot.  Whatever fails, the bytes
+ * stay, and no page is left mapped.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -17,20 +17,20 @@
 
 enum { PAGE = 4096, KIB = 1 << 10, MIB = 1 << 20, HUGE = 2 * MIB };
 enum { SPACE = 64 * MIB, PAGES = SPACE / PAGE };
-enum { PIECE = 16 * KIB }; /* so much of a slot may be zeros for a moment */
+enum { PIECE = 16 * KIB }; /* bytes of a slot that may be zero for a moment */
 
-static const char *what; /* is tried now */
+static const char *what; /* the check that runs now */
 
 #define CHECK(condition) SIM_CHECK(condition, "%s: not %s", what, #condition)
 
 /* ---- an address space ---------------------------------------------------- */
 
 static struct azc_sys before;
-static char *arena; /* at the start of a huge page */
+static char *arena; /* at a huge page's boundary */
 static bool mapped[PAGES];
 static int maps, maps_left, replaces, replaces_left;
 static bool remaps;
-static char *advised; /* to be huge pages, as the last memory */
+static char *advised; /* the latest memory that is to be huge pages */
 static size_t advised_bytes;
 
 static size_t page_of(const void *at) {
@@ -58,14 +58,14 @@ static void set_mapped(const void *at, size_t n, bool now) {
     }
 }
 
-/* Fails, once so many have not. */
+/* Counts down, and is true at 0. */
 static bool runs_out(int *left) {
     if (*left == 0) return true;
     if (*left > 0) --*left;
     return false;
 }
 
-/* The lowest that is free. */
+/* Maps at the lowest free address. */
 static void *map(size_t n) {
     char *at = arena;
     maps++;
@@ -169,7 +169,7 @@ static void check_size(const size *it) {
     CHECK(slot_of(pool, 0) == NULL && !azc__pool_lends(first, 1));
 }
 
-/* Wherever the system has put it: at the start of a huge page, or behind. */
+/* The pool starts at a huge page, wherever the system maps memory. */
 static void check_sizes(void) {
     static const int pages_before[] = {0, 1, 511, 512};
     for (int i = 0; i < 4; i++) {
@@ -202,7 +202,7 @@ static void check_refused(void) {
     end();
 }
 
-/* Each thing that it needs is missing once. */
+/* Each allocation of an open fails once. */
 static void check_without_memory(void) {
     azc_id pool = 99;
     begin("a pool without memory");
@@ -216,12 +216,12 @@ static void check_without_memory(void) {
         r = azc_pool_open(PAGE, 2, &pool);
         CHECK(r == 0 || r == -ENOMEM);
     } while (r < 0 && ++k < 9);
-    CHECK(k == 2); /* itself, and a number */
+    CHECK(k == 2); /* the pool itself, and its number */
     CHECK(azc_pool_close(pool) == 0);
     end();
 }
 
-/* ---- what is lent -------------------------------------------------------- */
+/* ---- addresses that are lent --------------------------------------------- */
 
 static void check_lends(char *first, size_t stride, int slots) {
     for (int i = 0; i < slots; i++) {
@@ -234,7 +234,7 @@ static void check_lends(char *first, size_t stride, int slots) {
     }
 }
 
-/* One behind the other, without a gap; they go in each order. */
+/* Pools without a gap between them, closed in each order. */
 static void check_neighbours(void) {
     static const int orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
                                     {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
@@ -263,7 +263,7 @@ static void check_neighbours(void) {
     }
 }
 
-/* ---- other pages --------------------------------------------------------- */
+/* ---- moves to other pages ------------------------------------------------ */
 
 enum { SLOT = 150 * KIB, STRIDE = 152 * KIB, SLOT_PIECES = 10 };
 
@@ -292,7 +292,7 @@ static void end_moving(azc_id pool) {
     end();
 }
 
-/* Any of its bytes names a slot; the one that was moved last stays where it is. */
+/* Any byte of a slot names it; the slot that moved last stays where it is. */
 static void check_moved(azc_id pool) {
     const void *last = NULL;
     for (int i = 0; i < 3; i++) {
@@ -313,7 +313,7 @@ static void check_move(void) {
     end_moving(pool);
 }
 
-/* Piece by piece, each with fresh pages under it. */
+/* A slot's pages are replaced by fresh ones, piece by piece. */
 static void check_renewed(const char *name, bool has_map) {
     azc_id pool = begin_moving(name);
     maps_left = has_map ? -1 : 0;
@@ -324,7 +324,7 @@ static void check_renewed(const char *name, bool has_map) {
     end_moving(pool);
 }
 
-/* The reader may still look, so it is not told that the slot was moved. */
+/* The reader may still look, so the slot does not count as moved. */
 static void check_kept(int after) {
     const void *last = NULL;
     azc_id pool = begin_moving("a slot that is kept");

@@ -10,13 +10,13 @@ enum { TAKEN_MAX = 16 };
 
 typedef struct port {
     azc_id id;
-    int fd; /* of its loop's poller, or negative */
+    int fd; /* of the poller that its loop watches, or negative */
     bool open, retired, draining, closed;
-    int users;               /* calls that name it */
-    int pending;             /* operations whose end it still has to tell */
-    uint64_t judged;         /* all events up to this sequence were looked at */
-    uint64_t recorded;       /* ... and this one is to be acknowledged next */
-    azc_event told[2 * OPS]; /* not acknowledged yet */
+    int users;               /* calls in progress that name it */
+    int pending;             /* operations whose end it has yet to report */
+    uint64_t judged;         /* all events up to this number were judged */
+    uint64_t recorded;       /* acknowledged up to this number with the next call */
+    azc_event told[2 * OPS]; /* events that are not acknowledged yet */
     int count;
 } port;
 
@@ -99,7 +99,7 @@ static bool is_same(const azc_event *a, const azc_event *b) {
            a->status == b->status && a->outcome == b->outcome;
 }
 
-/* What was acknowledged is told no more. */
+/* Acknowledged events are not repeated. */
 static void drop_recorded(port *it) {
     int kept = 0;
     for (int i = 0; i < it->count; i++) {
@@ -111,7 +111,7 @@ static void drop_recorded(port *it) {
     it->count = kept;
 }
 
-/* Compares with what was told before; returns how many events that is. */
+/* Compares with earlier events; returns how many of them are repeated. */
 static int compare(port *it, const azc_event *events, int count, int max) {
     int kept = 0, same = 0;
     for (int i = 0; i < it->count; i++) {
@@ -161,7 +161,7 @@ static void take(port *it, int max) {
               "a port that has something to tell is silent");
 }
 
-/* The loop is awake; or, now and then, it is late. */
+/* The loop is awake, or late now and then. */
 static void move_ready(const port *it) {
     if (it->fd < 0 || !kernel_readable(it->fd) || sim_chance(200)) return;
     int r = azc_port_move(it->id);
@@ -169,7 +169,7 @@ static void move_ready(const port *it) {
     ports_moves++;
 }
 
-/* Only one at a time, so that the order of the events is known. */
+/* One caller at a time, so that the order of the events is known. */
 static bool take_often(port *it, int times, unsigned all_in_1024) {
     bool any = false;
     if (!it->open || it->draining) return false;

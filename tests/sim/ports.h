@@ -1,37 +1,37 @@
-/* ports.h - the ports of a simulated program, and what they have told.
+/* ports.h - the ports of a simulated program, and the events that they report.
  *
- * Two ports are in use at a time.  Now and then one gives its place to a new one;
- * it is drained until no operation names it any more, and closed.
+ * Two ports are in use at a time.  Now and then, a new one replaces one of them, which
+ * is drained until no operation names it any more, and then closed.
  *
- * Checked of a port
- *   - what was told and not acknowledged is told again, the same and in the same
- *     order; only that there was room is told no more once the end is
- *   - its fd is readable until all was acknowledged
- *   - it can be closed if, and only if, it has nothing to tell now or later
- *   - once it is closed, its number names nothing
+ * Checked for a port
+ *   - an event that was not acknowledged is repeated, unchanged and in order; only an
+ *     event of room is dropped after the operation's end
+ *   - its fd is readable until all events are acknowledged
+ *   - it can be closed if, and only if, it has no event now and gets none later
+ *   - after the close, its number names nothing
  */
 #ifndef SIM_PORTS_H
 #define SIM_PORTS_H
 #include "oracle.h"
 
-enum { PORTS = 2 }; /* in use */
+enum { PORTS = 2 }; /* in use at a time */
 
 void ports_begin(void);
-extern uint64_t ports_moves; /* by loops that were awake */
+extern uint64_t ports_moves; /* calls of azc_port_move */
 
 azc_id port_number(int port);
 
-/* Its end may be told by the port that has this place now. */
+/* The port that now has this place may report the operation's end. */
 void ports_expect(op *it, int place);
-/* Its call is over: it is queued, or has ended. */
+/* The call has returned: the operation is queued, or has ended. */
 void ports_submitted(op *it, bool queued);
 
-/* Takes events, a few times, of any port; acknowledges all of them, some or none. */
+/* Takes some events of any port, and acknowledges all, some or none of them. */
 void ports_take_some(void);
-/* All there are; true if there were any. */
+/* Takes all events; returns whether there were any. */
 bool ports_take_all(void);
 void ports_renew_one(void);
-/* Calls of a number that names nothing any more. */
+/* Calls with numbers that name nothing any more. */
 void ports_call_late(void);
 void ports_end(void);
 

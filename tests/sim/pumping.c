@@ -1,4 +1,4 @@
-/* pumping.c - what csrc/pump.c does, and who is handed to it, over the kernel of
+/* pumping.c - csrc/pump.c, and which channels are handed to it, over the kernel of
  * scripted.c.
  *
  * The table at the end lists the situations.
@@ -14,7 +14,7 @@
 
 static void lose_it(void) { file_of(fd_of(writing))->replaced = true; }
 
-/* What came before that is delivered. */
+/* Bytes that came before the loss are delivered. */
 static void number_is_lost_during_a_receive(void) {
     writing = open_channel(TTY, AZC_IN);
     KERNEL_SAYS(3);
@@ -26,7 +26,7 @@ static void number_is_lost_during_a_receive(void) {
     CHECK(world.ncalls == 1);
 }
 
-/* Then another file is not waited for. */
+/* The file that has the number now is not waited for. */
 static void number_is_lost_during_a_call(void) {
     writing = open_channel(SOCKET, AZC_OUT);
     const file *it = file_of(fd_of(writing));
@@ -55,7 +55,7 @@ static void threads_are_missing(void) {
     CHECK(put(a, 300) == -EINPROGRESS && put(b, 300) == -EINPROGRESS);
     CHECK(!inside(a)->pumping.pump && !inside(b)->pumping.pump);
     CHECK(scripted_signalled(azc_port_fd(port)));
-    CHECK(nothing_is_told() && world.sleeps == 1); /* a has none again, b has */
+    CHECK(nothing_is_told() && world.sleeps == 1); /* a fails again, b does not */
     CHECK(!inside(a)->pumping.pump && inside(b)->pumping.pump);
     CHECK(scripted_signalled(azc_port_fd(port)));
     CHECK(nothing_is_told() && world.sleeps == 1 && world.threads == 2);
@@ -65,7 +65,7 @@ static void threads_are_missing(void) {
 
 static azc_id other;
 
-/* The thread that is inside this call hands the channel over itself. */
+/* The channel is being driven, so its driver hands it over. */
 static void retry_meanwhile(void) {
     CHECK(put(writing, 300) == -EINPROGRESS);
     CHECK(nothing_is_told() && inside(other)->pumping.pump);
@@ -98,7 +98,7 @@ static void wake_pump(azc_id id) {
     sim_idle();
 }
 
-/* To the microsecond, and rather later than earlier. */
+/* Naps are exact to the microsecond, and rather too long than too short. */
 static void naps_are_exact(void) {
     azc_id full = open_full(SOCKET, AZC_OUT, 300);
     CHECK(scripted_timeout() == SECOND);
@@ -130,12 +130,12 @@ static void long_naps(void) {
     CHECK(scripted_timeout() == SECOND);
 }
 
-/* Once a second, of those that it waits for. */
+/* Once a second, for all fds that a pump waits for. */
 static void numbers_are_checked(void) {
     azc_id a = open_full(SOCKET, AZC_OUT, 300);
     azc_id pipe = open_full(PIPE, AZC_OUT, 300);
     azc_id idle = open_channel(SOCKET, AZC_OUT);
-    scripted_pass(SECOND); /* (now all pumps check at the same time) */
+    scripted_pass(SECOND); /* (from now on, all pumps check at the same time) */
     const file *it = file_of(fd_of(a)), *piped = file_of(fd_of(pipe));
     const file *idling = file_of(fd_of(idle));
     int looks = it->looks, looks_piped = piped->looks;
@@ -167,13 +167,13 @@ static void pumps_come_and_go(void) {
     CHECK(world.pollers == 3 && file_of(FIRST_FD + 1)->forgotten == 1);
     CHECK(azc_close(more, 0, 0) == 1 && !inside(more)->pumping.pump);
     sim_idle();
-    CHECK(world.pollers == 2); /* without any time that passes */
+    CHECK(world.pollers == 2); /* although no time has passed */
     free_all();
     sim_idle();
     CHECK(world.pollers == 0);
 }
 
-/* The threads are the parent's; the child starts new ones. */
+/* The threads are the parent's, so the child starts new ones. */
 static void play_child(void) {
     sim_fork_ends();
     CHECK(world.abandoned == 3);
@@ -203,7 +203,7 @@ static void forked(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
-/* ---- all of them ----------------------------------------------------- */
+/* ---- all situations -------------------------------------------------- */
 
 static const situation situations[] = {
     {"a number is lost during a receive", number_is_lost_during_a_receive},

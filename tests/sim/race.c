@@ -2,19 +2,18 @@
  *
  * Usage: race [--operations N] [--seed S]
  *
- * In each round a few submitting threads send on a few links, one thread
- * cancels and closes at random, one takes the port's events (and acknowledges
- * them later), and each link has a reader: half of them read(2), the others
- * azc_recv.  Every message begins with a header, so that a reader can check it
- * whatever was cancelled.  Half of the messages lie in a pool, whose pages are lent
- * to some pipes and sockets.  Most ports have a loop that moves what is ready, and is
- * late now and then; and now and then a reader goes on with another port.
+ * In each round, some threads send on some links, one thread cancels and closes at
+ * random, one takes the port's events (and acknowledges them later), and each link
+ * has a reader: half of them use read(2), the others azc_recv.  Every message begins
+ * with a header, so a reader can check it whatever was cancelled.  Half of the
+ * messages are in a pool, whose pages are lent to some pipes and sockets.  Most ports
+ * have a loop that moves ready data, and that is late now and then; and now and then
+ * a reader changes to another port.
  *
- * Checked: each operation ends once and none is lost; messages arrive whole,
- * in the order in which each thread sent them, and carry none of the poison
- * that is stored the moment an operation's memory is ours again; those that were
- * dropped never arrive, those that are said to be out do, and of those whose end
- * is unknown nothing is expected.
+ * Checked: each operation ends once, and none is lost; messages arrive whole, in the
+ * order in which each thread sent them, and without poison, which is stored as soon
+ * as an operation's memory is ours again.  Messages that were dropped never arrive,
+ * and those that were reported as sent do; an unknown end allows either.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +35,7 @@
 enum {
     LINKS = 6,
     SENDERS = 3,
-    PER_SENDER = 60, /* messages in a round */
+    PER_SENDER = 60, /* messages in each round */
     SLOTS = SENDERS * PER_SENDER,
     CLOSE_TOKEN = 1 << 20,
     READ_TOKEN = 1 << 21,
@@ -46,36 +45,36 @@ enum {
 };
 
 typedef struct header {
-    uint64_t slot, length; /* the length counts the header */
+    uint64_t slot, length; /* including the header */
 } header;
 
 enum { RUNNING, OUT, DROPPED, RESCUED, FAILED, UNKNOWN };
 
 typedef struct slot {
-    atomic_bool ready; /* what follows may be looked at */
+    atomic_bool ready; /* the fields below may be read */
     atomic_int end;
-    atomic_bool submitted; /* its call has returned */
+    atomic_bool submitted; /* its submitting call has returned */
     atomic_bool back;      /* its memory is ours again */
     atomic_bool arrived;
     int link, sender;
     unsigned char *data;
-    bool pooled; /* it lies in the pool */
+    bool pooled; /* its memory is in the pool */
     size_t length;
 } slot;
 
 typedef struct loop {
     azc_id port;
-    int fd; /* of its poller, or negative */
+    int fd; /* of the poller that it watches, or negative */
 } loop;
 
 typedef struct wire {
     azc_id out, in;
-    loop at;           /* of its azc_recv */
-    uint64_t recorded; /* of that port's events */
-    int fd;            /* the reader's, if it uses read(2) */
+    loop at;           /* for its azc_recv */
+    uint64_t recorded; /* acknowledged events of that port */
+    int fd;            /* for a reader that uses read(2) */
     atomic_bool closing, closed;
-    bool early; /* its reader leaves early */
-    bool whole; /* its reader saw the end of the stream */
+    bool early; /* the reader leaves early */
+    bool whole; /* the reader saw the end of the stream */
     int64_t last[SENDERS];
     pthread_t reader;
     unsigned seed;
@@ -84,7 +83,7 @@ typedef struct wire {
 static struct {
     slot slots[SLOTS];
     wire links[LINKS];
-    azc_id pool; /* as many slots as there are messages */
+    azc_id pool; /* with a slot for each message */
     loop at;
     atomic_int begun[SENDERS], ended;
     atomic_bool sent, over;
@@ -111,7 +110,7 @@ static void open_loop(loop *it, unsigned *seed) {
     CHECK(it->fd >= -1 || it->fd == -EOPNOTSUPP, "azc_port_watch: %d", it->fd);
 }
 
-/* Waits until something is ready or, if it is to hear, has ended. */
+/* Waits until data is ready or, if it hears, for an event. */
 static void turn(const loop *it, bool hears, int ms, unsigned *seed) {
     struct pollfd ready[2] = {{it->fd, POLLIN, 0}};
     ready[1] = (struct pollfd){hears ? azc_port_fd(it->port) : -1, POLLIN, 0};
@@ -132,7 +131,7 @@ static void fill(slot *it, uint64_t number) {
     for (size_t i = sizeof head; i < it->length; i++) it->data[i] = byte_of(number, i);
 }
 
-/* The memory is ours, so it is spoilt at once. */
+/* The memory is ours again, so it is spoilt at once. */
 static void take_back(slot *it) {
     if (atomic_exchange(&it->back, true)) return;
     memset(it->data, POISON, it->length);
@@ -183,7 +182,7 @@ static void *send_some(void *arg) {
     return NULL;
 }
 
-/* What is over, or not yet begun, has its memory until its call is over too. */
+/* An operation that has ended or not begun keeps its memory until its call returns. */
 static void cancel(slot *it, uint64_t token, unsigned *seed) {
     azc_event event;
     uint64_t limit = draw(seed, 8) ? 64 << 20 : 1000;
@@ -201,7 +200,7 @@ static void close_link(wire *it, int number) {
     if (r == 1) atomic_store(&it->closed, true);
 }
 
-/* One of the latest operations of a sender. */
+/* Draws one of the latest operations of a sender. */
 static unsigned draw_recent(unsigned *seed) {
     unsigned sender = draw(seed, SENDERS), back = draw(seed, 12);
     unsigned begun = (unsigned)atomic_load(&race.begun[sender]);
@@ -245,7 +244,7 @@ static bool all_closed(void) {
     return true;
 }
 
-/* The first of the events were told before, and are told until acknowledged. */
+/* The first events are repeated ones, which come until they are acknowledged. */
 static void take_events(uint64_t *recorded, uint64_t *judged, unsigned *seed) {
     azc_event events[8];
     int count = azc_port_take(race.at.port, *recorded, events, 8);
@@ -274,7 +273,7 @@ static void *take_all(void *arg) {
     return NULL;
 }
 
-/* A thread that moves for the same loop, so that both meet. */
+/* A second thread that moves data for the same loop. */
 static void *move_some(void *arg) {
     unsigned seed = race.seed * 13 + 7;
     (void)arg;
@@ -290,7 +289,7 @@ static void change_loop(wire *it) {
     it->recorded = 0;
 }
 
-/* Up to n bytes; 0 at the end of the stream. */
+/* Receives up to n bytes; 0 at the end of the stream. */
 static ssize_t receive(wire *it, void *data, size_t n) {
     uint64_t come = 0, deadline = now_ms() + PATIENCE_MS;
     azc_event event;
@@ -309,7 +308,7 @@ static ssize_t receive(wire *it, void *data, size_t n) {
     return event.status < 0 ? event.status : (ssize_t)event.sent;
 }
 
-/* Fills data, or returns false at the end. */
+/* Fills data, or returns false at the end of the stream. */
 static bool receive_all(wire *it, unsigned char *data, size_t n) {
     while (n) {
         size_t most = 1 + draw(&it->seed, 8192);
@@ -361,7 +360,7 @@ static void *read_link(void *arg) {
 
 /* ---- rounds ---------------------------------------------------------- */
 
-/* The reader's buffer is small, so that much waits. */
+/* The reader's buffer is small, so that a lot has to wait. */
 static void connect_over_tcp(int fds[2]) {
     struct sockaddr_in at = {.sin_family = AF_INET,
                              .sin_addr = {htonl(INADDR_LOOPBACK)}};
@@ -378,7 +377,7 @@ static void connect_over_tcp(int fds[2]) {
     close(listener);
 }
 
-/* To whom pages may be lent: every reader here only reads. */
+/* Every reader here only reads, so pages may be lent to it. */
 static int lending_flags(int kind, int fd, unsigned *seed) {
     if (kind % 3 == 2 || draw(seed, 2)) return 0;
     fcntl(fd, F_SETFL, O_NONBLOCK);
@@ -419,7 +418,7 @@ static void open_link(int number, unsigned *seed) {
     CHECK(pthread_create(&it->reader, NULL, read_link, it) == 0, "no thread");
 }
 
-/* What a link's reader has must fit to what was said of each message. */
+/* What readers have got must match the reported ends. */
 static void check_round(void) {
     for (int i = 0; i < SLOTS; i++) {
         slot *it = &race.slots[i];

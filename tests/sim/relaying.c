@@ -2,20 +2,20 @@
  *
  * Usage: relaying, with the arguments of seeds.h.
  *
- * A seed opens one or two sources and one or two sinks, of every kind.  Up to three
- * callers relay from the one to the other, receive, send blocks to the sinks, cancel
- * and close, while peers feed, read, stall and die.  Only one caller uses a source, so
- * the order in which its operations take bytes is known; what a receive has got may be
- * given to the next relay, to go out first.  Then the faults stop, and everything has
- * to come to its end.
+ * A seed opens one or two sources and one or two sinks, of any kind.  Up to three
+ * callers relay from sources to sinks, receive, send blocks to the sinks, cancel and
+ * close, while peers feed, read, stall and die.  Each source is used by one caller, so
+ * the order in which its operations take bytes is known; received bytes may be given to
+ * the next relay, to be sent first.  Then the faults stop, and everything must come to
+ * its end.
  *
- * What is checked
- *   - each operation ends once, and a relay's two counts of what it moved agree
- *   - a source's operations take its bytes in their order, each byte once, and what a
- *     relay took and could not deliver the next receive gets
- *   - a sink's reader gets all that its relays took, each relay in one piece, and each
- *     block whole and between two relays; if the sink broke, a prefix of that
- *   - what kernel.h checks of every call
+ * Checked
+ *   - each operation ends once, and a relay's two counts of moved bytes agree
+ *   - a source's operations take its bytes in their order, each byte once, and the next
+ *     receive gets bytes that a relay took and could not deliver
+ *   - a sink's reader gets everything that relays took, each relay in one piece, and
+ *     whole blocks between relays; or a prefix of that, if the sink broke
+ *   - the checks of kernel.h for every call
  */
 #include <errno.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@
 
 enum {
     STEPS = 120,
-    ENDS_MAX = 2, /* sources, or sinks */
+    ENDS_MAX = 2, /* sources, and sinks */
     OPS = 240,
     RECEIVED_MAX = 6000,
     BLOCK_MAX = 90, /* so that its first byte is never the poison of kernel.c */
@@ -41,13 +41,13 @@ enum op_kind { RELAY, RECEIVE, BLOCK };
 
 typedef struct op {
     int kind, source, sink;
-    bool queued, over; /* and in between an event tells its end */
-    bool broke;        /* a relay whose sink did */
+    bool queued, over; /* queued, but not over: an event reports the end */
+    bool broke;        /* a relay whose sink broke */
     int status;
     uint64_t bytes;
     azc_id relay;
-    azc_relay_state state; /* of a relay, in the end */
-    uint64_t first;        /* bytes that it was given */
+    azc_relay_state state; /* of a relay, after its end */
+    uint64_t first;        /* bytes that it was given to send first */
     unsigned char *data;
 } op;
 
@@ -55,10 +55,10 @@ typedef struct end {
     azc_id channel;
     sim_file *file;
     bool torn;        /* closed or broken */
-    uint64_t held;    /* source: bytes that its caller received last */
-    int relayed[OPS]; /* sink: its relays in the order of their ends */
+    uint64_t held;    /* source: bytes of its caller's last receive */
+    int relayed[OPS]; /* sink: its relays, in the order of their ends */
     int count;
-    uint64_t blocks; /* sink: that must arrive */
+    uint64_t blocks; /* sink: blocks that must arrive */
 } end;
 
 static struct {
@@ -69,7 +69,7 @@ static struct {
     azc_id port;
     uint64_t recorded;
     bool draining;
-    uint64_t relays, broken, lanes[LANES]; /* all seeds together */
+    uint64_t relays, broken, lanes[LANES]; /* in all seeds together */
 } world;
 
 /* ---- opening ---------------------------------------------------------- */
@@ -116,7 +116,7 @@ static op *op_new(int kind, int source, int sink) {
 
 static uint64_t token_of(const op *it) { return (uint64_t)(it - world.ops) + 1; }
 
-/* Of a relay it is the source's if the sink goes on. */
+/* A refused relay tears its source, and the sink stays usable. */
 static void note_torn(const op *it, int outcome) {
     bool sources = it->kind == RECEIVE || (it->kind == RELAY && outcome == AZC_REFUSED);
     if (it->status == 0 || it->status == -ECANCELED) return;
@@ -160,7 +160,7 @@ static bool take_events(void) {
     world.draining = true;
     while (kernel_signalled(azc_port_fd(world.port))) {
         int n = azc_port_take(world.port, world.recorded, events, 16);
-        any = true; /* (a call that found a pump missing may have started it) */
+        any = true; /* (this call may have started a missing pump) */
         for (int i = 0; i < n; i++) {
             op_ends(&world.ops[events[i].token - 1], &events[i]);
             world.recorded = events[i].sequence;
@@ -172,7 +172,7 @@ static bool take_events(void) {
 
 /* ---- the callers' steps ----------------------------------------------- */
 
-/* Bytes in its caller's hands, if nothing of the source is in progress. */
+/* Bytes that the caller may relay first, if the source is idle. */
 static uint64_t held_by(int source) {
     for (int i = 0; i < world.count; i++)
         if (world.ops[i].source == source && world.ops[i].kind != BLOCK &&
@@ -181,7 +181,7 @@ static uint64_t held_by(int source) {
     return world.sources[source].held;
 }
 
-/* It is looked at once it is over: azc_relay_ask knows it until azc_relay_free. */
+/* Checks a relay that is over: azc_relay_ask knows it until azc_relay_free. */
 static void settle(op *it) {
     if (!it->relay || !it->over) return;
     SIM_CHECK(azc_relay_ask(it->relay, &it->state) == 0, "no relay");
@@ -199,7 +199,7 @@ static void settle_all(int source) {
             settle(&world.ops[i]);
 }
 
-/* What the last receive has got may go first. */
+/* The bytes of the last receive may be sent first. */
 static const void *draw_first(op *it) {
     end *source = &world.sources[it->source];
     const op *last = NULL;
@@ -343,13 +343,13 @@ static void unstall_all(void) {
     for (int i = 0; i < world.nsinks; i++) world.sinks[i].file->flow[1].stalled = false;
 }
 
-/* ---- what must hold --------------------------------------------------- */
+/* ---- checks ----------------------------------------------------------- */
 
 static void check_error(end *it, bool out) {
     it->torn |= it->file->flow[out].fatal != 0;
 }
 
-/* Returns how many bytes the source's operations have taken and kept. */
+/* Returns how many of the source's bytes its operations have taken and kept. */
 static uint64_t check_source(int number) {
     const sim_file *file = world.sources[number].file;
     uint64_t at = 0;
@@ -383,7 +383,7 @@ static uint64_t place_of(const op *relay) {
     return at;
 }
 
-/* Returns how long the block is at the beginning of what was read, 0 for none. */
+/* Returns the length of a block at the start of the log, or 0. */
 static size_t block_at(const unsigned char *log, uint64_t n, bool torn) {
     if (!n || log[0] < 0x80) return 0;
     size_t length = log[0] - 0x80u, have = length < n ? length : n;
@@ -440,7 +440,7 @@ static void rest(void) {
     while (take_events());
 }
 
-/* What the operations have left, the last receives get. */
+/* The last receives get the bytes that operations left. */
 static void receive_the_rest(int source) {
     const op *last;
     do {
@@ -478,7 +478,7 @@ static void free_all(void) {
         SIM_CHECK(azc_free(world.sinks[i].channel) == 0, "azc_free");
 }
 
-/* In some seeds no caller waits for its operations. */
+/* In some seeds, no caller waits for its operations. */
 static void end_world(void) {
     if (sim_chance(150)) {
         for (int i = 0; i < ENDS_MAX; i++)

@@ -2,13 +2,13 @@
  *
  * Usage: relays [--rounds N] [--seed S]
  *
- * In each round a thread writes into the source's other end, one reads from the
- * sink's, one sends blocks of 0xff to the sink, and one cancels, and sometimes closes
- * an end; meanwhile relay follows relay.  Every other byte is known by its place in
+ * In each round, a thread writes into the source's other end, one reads from the
+ * sink's, one sends blocks of 0xff to the sink, and one cancels, or sometimes closes an
+ * end.  Meanwhile relays follow each other.  All other bytes follow from their place in
  * the stream.
  *
- * Checked: what arrives is in order, a block is in one piece, each relay ends once,
- * and unless an end was closed all that was taken from the source arrives.
+ * Checked: bytes arrive in order, each block is in one piece, each relay ends once, and
+ * unless an end was closed, all bytes that relays took arrive.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,7 +31,7 @@ enum { BLOCK = 64, TOTAL = 3 << 20, PATIENCE_MS = 20000 };
 static struct {
     int feed, drain; /* the other ends */
     azc_id source, sink, port;
-    atomic_ullong token; /* of the relay that runs */
+    atomic_ullong token; /* of the current relay */
     atomic_bool over, closed;
     uint64_t arrived;
     unsigned seed;

@@ -2,11 +2,11 @@
  *
  * Usage: ring PATH [RECORDS]
  *
- * The parent listens and consumes, a child connects and produces.  Each record has a
+ * The parent listens and consumes; a child connects and produces.  Each record has a
  * size of its own, up to a quarter of the ring, and bytes that follow from its number.
- * Some are committed shorter than they were reserved, some rolled back, and the parent
- * keeps up to three before it releases them.  Then again, and the child is killed
- * halfway: what it had committed arrives, and then the end is told.  It is C++, too.
+ * Some are committed shorter than reserved, some are rolled back, and the parent keeps
+ * up to three before it releases them.  In a second run the child is killed halfway:
+ * records that it had committed arrive, and then the end.  The file is valid C++, too.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -77,7 +77,7 @@ static void consume(const char *path, uint64_t records, int end) {
     CHECK(ring.capacity == AZC_RING_LEAST);
     while ((r = azc_ring_receive(&ring, &record, PATIENCE_MS)) == 1) {
         CHECK(is_right(&record, number));
-        if (number++ % 3 == 0) continue; /* with the next */
+        if (number++ % 3 == 0) continue; /* released with the next */
         CHECK(azc_ring_release(&ring, record.end) == 0);
     }
     CHECK(r == end);

@@ -2,16 +2,16 @@
  *
  * Usage: ring_hostile CALLS SEED
  *
- * Just before each load of a shared word the peer writes something there, and just
- * after it something else: often what the protocol asks for, so that the code gets
- * far, else a neighbour of that, a limit, or noise.  Now and then it punches a hole.
- * The data is a block of its own, so that the address sanitizer sees what lies outside.
+ * Just before and just after each load of a shared word, the peer writes there: often
+ * what the protocol requires, so that the code gets far, otherwise a neighbour of that,
+ * a limit, or noise.  Now and then it punches a hole.  The data is a block of its own,
+ * so that the address sanitizer notices accesses beyond it.
  *
- * Checked: each call returns what its comment allows; a record lies within the data,
- * and what was reserved too, and all of their bytes are touched; a ring with a fault
- * stays faulty.
+ * Checked: each call returns only what its comment allows; records and reserved room
+ * lie within the data, and all their bytes are touched; a ring with a fault stays
+ * faulty.
  *
- * With AZC_FUZZED it is no program but a fuzzer's target, whose input is the noise.
+ * With AZC_FUZZED, this is a fuzzer's target, whose input is the noise.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -42,7 +42,7 @@ static uint64_t loads, counts[4];
 static const uint8_t *input;
 static size_t input_left;
 
-/* Two bytes are a small number; after 0xff come all eight. */
+/* Two bytes make a small number; after 0xff, eight bytes make a large one. */
 static uint64_t noise(void) {
     bool is_long = input_left && *input == 0xff;
     uint64_t n = 0;
@@ -66,7 +66,7 @@ static uint64_t noise(void) {
 }
 #endif
 
-/* What the peer would write if it kept the rules. */
+/* A value that a peer could write by the rules. */
 static uint64_t fair(const void *at) {
     const azc_ring_header *header = azc_ring__header(&ring, ring.next);
     bool sends = ring.role == AZC_RING_PRODUCER;
@@ -176,11 +176,11 @@ static void punch(void) {
     memset(data + at, 0, noise() % 64);
 }
 
-/* One call, and another if a fault was found.  The call's result. */
+/* Makes a call, and after a fault another one; returns the first call's result. */
 static int call_once(void) {
     uint64_t loaded = loads;
     int r = ring.role == AZC_RING_PRODUCER ? produce() : consume();
-    CHECK(loads - loaded < 16); /* it does not loop */
+    CHECK(loads - loaded < 16); /* it is in no loop */
     counts[r == -EPROTO ? 3 : r == -EPIPE ? 2 : r]++;
     if (noise() % 64 == 0) punch();
     if (r == -EPROTO) {

@@ -1,4 +1,4 @@
-/* ring_kill.c - one side of a ring, to be killed: see tests/shm/test_ring_failures.py.
+/* ring_kill.c - one side of a ring, which tests/shm/test_ring_failures.py kills.
  *
  * Usage: ring_kill PATH producer|consumer
  */

@@ -1,21 +1,21 @@
-/* ring_order.c - every order in which two threads can go through csrc/azc_ring.h.
+/* ring_order.c - two threads go through csrc/azc_ring.h in every possible order.
  *
  * Usage: ring_order RECORDS HELD
  *
- * A producer sends so many records through a ring that holds two, and closes it.  A
+ * A producer sends RECORDS records through a ring that holds two, and closes it.  A
  * consumer takes them, and keeps up to HELD of them before it releases the oldest.
  * Both sleep when they find nothing to do.  Each load, store, fence, ring and sleep is
- * one step; the other thread may go on between any two.  As on x86, what a thread has
- * stored is seen by the other later, at any time until its next fence, in order.
+ * one step, and the other thread may run between any two.  As on x86, the other thread
+ * sees a store later, at any time until the storing thread's next fence, in order.
  *
- * All orders are tried, depth first: a run is repeated up to a step, and then goes on
- * in another way.  A state that was met before is not entered again.  A state is what
- * is in memory and on the way there, and for each thread how many steps it has made and
- * what it has loaded, since all else that it does follows from that.
+ * All orders are tried, depth first: a run is repeated up to a step, and then continues
+ * differently.  A state that was met before is not entered again.  A state is memory,
+ * the stores under way, and each thread's number of steps and loaded values, from which
+ * all its further behaviour follows.
  *
  * Checked: the consumer gets each record once, in order and with its bytes, which stay
- * as they are until it is released; it gets the end after the last one; and never do
- * both threads sleep, or one after the other is done.
+ * unchanged until it is released; it gets the end after the last one; and the threads
+ * never both sleep, nor does one sleep after the other's end.
  */
 #include <inttypes.h>
 #include <setjmp.h>
@@ -59,8 +59,8 @@ typedef struct thread {
     ucontext_t start;
     jmp_buf here;
     bool has_begun, is_done, sleeps;
-    uint64_t steps, loaded; /* a hash of all that it has loaded */
-    stored way[ON_THE_WAY]; /* not yet in memory, oldest first */
+    uint64_t steps, loaded; /* a hash of all loaded values */
+    stored way[ON_THE_WAY]; /* stores that are not yet in memory, oldest first */
     int on_the_way;
     azc_ring ring;
 } thread;
@@ -77,7 +77,7 @@ static int self;
 static jmp_buf scheduler;
 static uint64_t records, held;
 
-/* The orders: at each step, which of how many ways. */
+/* The current order: at each step, the way taken, and the number of ways. */
 static unsigned char way_taken[DEPTH], ways[DEPTH];
 static int depth, known;
 static uint64_t runs, states;
@@ -128,7 +128,7 @@ static bool insert(uint64_t *table, size_t size, uint64_t hash) {
     return true;
 }
 
-/* Is it the first time? */
+/* Returns whether this state is met for the first time. */
 static bool is_new(uint64_t hash) {
     if (states * 2 >= room || !met) {
         uint64_t *more = calloc(room *= 2, sizeof *more);
@@ -145,7 +145,7 @@ static bool is_new(uint64_t hash) {
 
 /* ---- steps ----------------------------------------------------------------- */
 
-/* Lets the scheduler choose what comes next. */
+/* Lets the scheduler choose the next step. */
 static void step(void) {
     threads[self].steps++;
     if (_setjmp(threads[self].here) == 0) _longjmp(scheduler, 1);
@@ -189,7 +189,7 @@ static void step_knock(azc_ring *ring) {
 
 static void step_sleep(void) {
     threads[self].sleeps = true;
-    step(); /* returns once it has rung */
+    step(); /* returns after a ring of the bell */
     threads[self].sleeps = false;
     bells[self] = 0;
 }
@@ -292,7 +292,7 @@ static void go_on(int i) {
     setcontext(&threads[i].start);
 }
 
-/* What can come next: a thread's step, or the arrival of what it has stored. */
+/* Lists possible next events: a thread's step, or the arrival of its oldest store. */
 static int list_ways(int *found) {
     int count = 0;
     for (int i = 0; i < THREADS; i++)
@@ -302,7 +302,7 @@ static int list_ways(int *found) {
     return count;
 }
 
-/* One run, to its end or to a state that was met before. */
+/* Runs to the end, or to a state that was met before. */
 static void run(void) {
     begin();
     for (;; depth++) {
@@ -327,7 +327,7 @@ static void run(void) {
     }
 }
 
-/* The next order: false if there is none. */
+/* Selects the next order; false if there is none. */
 static bool turn_elsewhere(void) {
     while (depth > 0 && way_taken[depth - 1] + 1 == ways[depth - 1]) depth--;
     if (depth == 0) return false;

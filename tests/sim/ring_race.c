@@ -2,8 +2,8 @@
  *
  * Usage: ring_race RECORDS
  *
- * Both use the same memory at the same addresses, where the sanitizer sees whether one
- * of them reads what the other may still write.  The ring is small, so that each often
+ * Both use the same memory at the same addresses, so that the sanitizer notices when
+ * one reads what the other may still write.  The ring is small, so that each often
  * sleeps, and real doorbells wake them.
  */
 #include <pthread.h>

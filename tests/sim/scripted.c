@@ -1,4 +1,4 @@
-/* scripted.c - a kernel that answers what it is told to; see scripted.h. */
+/* scripted.c - a kernel that gives scripted answers; see scripted.h. */
 #include "scripted.h"
 
 #include <errno.h>
@@ -12,8 +12,8 @@ enum { POISON = 0xdd, FIRST_WAKER = 500, WAKERS = 32, REPORTS = 8 };
 
 struct azc_poller {
     bool woken;
-    uint64_t until; /* when its wait is over */
-    int waiting;    /* the thread that does */
+    uint64_t until; /* end of its wait */
+    int waiting;    /* the thread that waits */
     uint64_t reports[REPORTS];
     int count;
 };
@@ -243,7 +243,7 @@ bool scripted_signalled(int fd) { return signalled[fd - FIRST_WAKER]; }
 
 static bool is_signalled(void *fd) { return scripted_signalled((int)(intptr_t)fd); }
 
-/* Only a relay waits here, to be woken; whatever else is asked for is ready. */
+/* Only a relay waits here, until it is woken; other fds are always ready. */
 static int fake_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     if (timeout_ms) sim_wait(is_signalled, (void *)(intptr_t)fds[0].fd, SIM_FOREVER);
     for (nfds_t i = 0; i < count; i++)
@@ -328,7 +328,7 @@ int azc__poller_wait(azc_poller *poller, uint64_t *who, int max, int timeout_us)
     sim_wait(wait_is_over, poller, SIM_FOREVER);
     int count = poller->count < max ? poller->count : max;
     memcpy(who, poller->reports, (size_t)count * sizeof *who);
-    /* (beyond them stands one that is not ready: whoever looks there makes a call) */
+    /* (other entries name a channel that is not ready: using one makes a call) */
     for (int i = count; i < max; i++) who[i] = any_armed();
     poller->count = 0;
     poller->woken = false;

@@ -1,4 +1,4 @@
-/* seeds.c - what programs of seeds have in common; see seeds.h. */
+/* seeds.c - the common part of programs that run seeds; see seeds.h. */
 #include "seeds.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@ uint64_t sim_steps;
 static const sim_cast *playing;
 static int busy_callers, first_caller, steps_left;
 
-/* ---- who takes part -------------------------------------------------- */
+/* ---- callers and the peer -------------------------------------------- */
 
 static bool is_caller(int thread) {
     return thread >= first_caller && thread < first_caller + sim_callers;

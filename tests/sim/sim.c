@@ -2,17 +2,16 @@
  *
  * Usage: sim, with the arguments of seeds.h.
  *
- * A seed opens a few channels on pipes, FIFOs, ttys, sockets, files and
- * devices.  Up to three callers and a peer then take 200 steps together while
- * the helper's own threads run between and inside them: sending, batches,
- * receiving, cancelling, closing, freeing, opening more, calling what is freed,
- * taking the ports' events (some are never acknowledged until they were told
- * again); reading, feeding, stalling, dying, running out of memory, taking an fd
- * number away.  Then the faults stop, the peers read on, and everything has to
- * come to its end.
+ * A seed opens a few channels on pipes, FIFOs, ttys, sockets, files and devices.  Up to
+ * three callers and a peer then take 200 steps together, while the helper's own threads
+ * run between and inside of them.  Callers send, send batches, receive, cancel, close,
+ * free, open more, call freed channels, and take the ports' events (some are
+ * acknowledged only after they were repeated).  The peer reads, feeds, stalls, dies,
+ * runs out of memory, or takes an fd's number away.  Then the faults stop, the peers
+ * read on, and everything must come to its end.
  *
- * What is checked is in oracle.h and kernel.h.  The first seed that fails is
- * printed with its last steps, and the exit status is 1.
+ * oracle.h and kernel.h list what is checked.  The first seed that fails is printed
+ * with its last steps, and the exit status is 1.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -29,8 +28,8 @@
 enum { STEPS = 200, PIECES_MAX = 1500 };
 
 static struct {
-    chan *stolen;   /* to be closed at once */
-    uint64_t moved; /* operations that went on from a copy, all seeds together */
+    chan *stolen;   /* to be closed before its pump notices */
+    uint64_t moved; /* moves to copies, in all seeds together */
 } world;
 
 /* ---- drawing --------------------------------------------------------- */
@@ -60,7 +59,7 @@ static chan *draw_channel(bool for_calls) {
 
 /* ---- opening --------------------------------------------------------- */
 
-/* Slots of one to six pages, and now and then of more than a huge one. */
+/* Slots of one to six pages, and now and then of more than a huge page. */
 static void open_pool(void) {
     slot_bytes = 4096 * sim_below(6) + 1 + sim_below(4096);
     if (sim_chance(30)) slot_bytes += 1 << 20;
@@ -117,7 +116,7 @@ static void draw_limit(chan *channel) {
     sim_trace("channel %ld: at most %ld bytes", channel - channels, (int64_t)limit, 0);
 }
 
-/* The others see it once it has a number. */
+/* Other callers see the channel once it has a number. */
 static void open_channel(void) {
     int kind = sim_chance(600) ? (int)sim_below(2) : (int)sim_below(KINDS);
     bool out = sim_chance(700);
@@ -157,7 +156,7 @@ static bool bounced(const chan *channel) {
     return azc && azc->lane->bounced;
 }
 
-/* Cuts an operation's memory into pieces, empty ones among them. */
+/* Cuts an operation's memory into pieces, some of them empty. */
 static struct iovec *cut_into_pieces(op *it, int *count) {
     int most = sim_chance(20) ? PIECES_MAX : 1 + (int)sim_below(6);
     struct iovec *vec = malloc(((size_t)most + 1) * sizeof *vec);
@@ -185,7 +184,7 @@ static void cut_into_messages(op *it) {
     it->ends[it->nends++] = it->length;
 }
 
-/* For the call alone: a copy that is freed at once after it. */
+/* A copy for the call only, freed right after it. */
 static uint64_t *sizes_of_messages(const op *it) {
     if (!it->nends) return NULL;
     uint64_t *sizes = malloc((size_t)it->nends * sizeof *sizes);
@@ -195,7 +194,7 @@ static uint64_t *sizes_of_messages(const op *it) {
     return sizes;
 }
 
-/* Of a call that is over now.  What has to wait for room does, and nothing else. */
+/* Checks a call that has returned: only a send without room waits for room. */
 static void judge_submission(op *it, ssize_t r) {
     azc_event event = {.token = it->token, .status = r < 0 ? (int)r : 0};
     SIM_CHECK(r != -EBUSY || it->must_wait,
@@ -237,7 +236,7 @@ static void spoil(op *it) {
     kernel_mark_bad(it->data + it->bad_from, it->length - it->bad_from);
 }
 
-/* Where the messages of a batch end is told when it was queued, or never. */
+/* A batch's sizes are told after it was queued, or never. */
 static void tell_sizes(op *it, const uint64_t *sizes) {
     if (!it->nends || sim_chance(100)) return;
     it->sizes_late = it->cancelling;
@@ -266,7 +265,7 @@ static int send_to_all(op *it) {
     return tally.result;
 }
 
-/* Others may send meanwhile, but not to the bound port. */
+/* Other callers may send meanwhile, but not to the bound port. */
 static ssize_t send_bound(op *it, const uint64_t *sizes) {
     chan *channel = it->channel;
     azc_id azc = channel->azc;
@@ -312,7 +311,7 @@ static void step_send(chan *channel) {
     judge_submission(it, r);
 }
 
-/* A caller interrupted after its call may still be told how that ended. */
+/* A caller that was interrupted after its call can still ask how that ended. */
 static void ask_after_receive(op *it) {
     azc_event event;
     if (it->end != BY_RETURN || it->status || it->channel->freed) return;
@@ -324,7 +323,7 @@ static void ask_after_receive(op *it) {
               "operation %ld has %ld bytes", (long)it->token, (long)event.sent);
 }
 
-/* Only what is there, which may be nothing. */
+/* Receives only bytes that are there, perhaps none. */
 static ssize_t receive_now(op *it) {
     uint64_t come = 0;
     ssize_t r = azc_recv_now(it->channel->azc, it->data, it->length, it->need, &come);
@@ -394,7 +393,7 @@ static void cancel(op *it) {
               "a cancel waits for a call on a copy");
     if (r == AZC_LATER || (r == AZC_OVER && was_calling)) return;
     if (r != AZC_OVER && !it->end) it->promise = r;
-    /* Of one that is over the event may still say that its memory is kept. */
+    /* The event of an operation that is over may still say that its memory is kept. */
     bool kept = r == AZC_KEPT || (kernel_excuses.kept && it->lent && !it->end);
     if (!kept) op_give_back(it);
 }
@@ -409,7 +408,7 @@ static void step_cancel(void) {
 }
 
 static void move_to_copy(op *it) {
-    /* (another caller may hear of its end before this one knows what it became) */
+    /* (another caller could see the end before this one knows the new message) */
     bool replaces = sim_callers == 1 && sim_chance(512);
     op newer = op_newer(it);
     unsigned char *copy = op_copy(it), *fresh = op_copy(&newer);
@@ -430,7 +429,7 @@ static void move_to_copy(op *it) {
     } else {
         free(fresh);
     }
-    /* (an event of its end has freed the copy) */
+    /* (the event of its end may have freed the copy) */
     if (r == 0 && it->copy) {
         op_goes_on(it, copy);
         it->copy = NULL;
@@ -472,7 +471,7 @@ static void close_channel(chan *channel) {
     if (r == -ENOMEM || channel->freed) return;
     channel->flow->no_more = true;
     channel->close_asked = true;
-    channel->bounced |= bounced(channel); /* a FIFO becomes it, once */
+    channel->bounced |= bounced(channel); /* a FIFO becomes bounced once */
     const azc_channel *azc = channel_inside(channel);
     SIM_CHECK(!on_copy || !azc || !azc->queue.ops,
               "operations wait for a call on a copy");
@@ -486,7 +485,7 @@ static void step_close(void) {
     if (channel && op_count < OPS - 20) close_channel(channel);
 }
 
-/* At any time, also while others call it. */
+/* At any time, even while others call it. */
 static void free_channel(chan *channel) {
     if (channel->freed) return;
     channel->freed = channel->closing = true;
@@ -502,7 +501,7 @@ static void step_free(void) {
     if (channel) free_channel(channel);
 }
 
-/* Calls with a number whose slot is another channel's by now, or free. */
+/* Calls with a number whose slot belongs to another channel, or is free. */
 static void step_late(void) {
     chan *channel = &channels[sim_below((uint64_t)channel_count)];
     azc_id azc = channel->azc, other;
@@ -571,7 +570,7 @@ static void step_open(void) {
         ports_renew_one();
 }
 
-/* A channel whose number was stolen goes before its pump has noticed. */
+/* Frees a channel whose number was stolen, before its pump has noticed. */
 static void step_free_stolen(void) {
     chan *channel = world.stolen;
     world.stolen = NULL;
@@ -607,8 +606,8 @@ static void take_step(int caller) {
 
 /* ---- the peer's steps ------------------------------------------------ */
 
-/* The number goes while bytes wait for the pump: the next to look at the fd
- * must be the pump, and it must notice. */
+/* A number is stolen only while bytes wait for the pump: then the pump is next to look
+ * at the fd, and must notice. */
 static bool can_be_stolen(const chan *channel) {
     const azc_channel *azc = channel_inside(channel);
     return azc && !channel->opposite && !channel->freed && !channel->closing &&
@@ -617,7 +616,7 @@ static bool can_be_stolen(const chan *channel) {
            !sim_mutex_is_held(&azc->slot->lock);
 }
 
-/* The number goes to another channel of ours: neither must touch the other. */
+/* Another channel of ours gets the number: neither may touch the other. */
 static void succeed(chan *channel) {
     int kind = sim_chance(700) ? SOCKET : PIPE;
     bool out = sim_chance(700) ? channel->out : sim_chance(512);
@@ -689,8 +688,8 @@ static void unstall_all(void) {
 
 /* ---- the end of a seed ----------------------------------------------- */
 
-/* The faults stop, the peers read on and write no more.  Now and then the
- * kernel stays out of memory, until the helper gives up. */
+/* The faults stop, and the peers read on and write no more.  Now and then the kernel
+ * stays out of memory, until the helper gives up. */
 static void let_flow(void) {
     kernel_set_faults(false);
     unstall_all();
@@ -704,7 +703,7 @@ static void let_flow(void) {
     }
 }
 
-/* Rests, until nothing comes of it any more. */
+/* Rests until there are no more events. */
 static void rest(void) {
     do sim_idle();
     while (ports_take_all());
@@ -719,7 +718,7 @@ static void check_all(void) {
     }
 }
 
-/* The child's numbers name nothing, and touch nothing; new ones work. */
+/* In the child, old numbers name and touch nothing; new ones work. */
 static void play_child(void) {
     azc_stats stats;
     azc_event event;
@@ -806,11 +805,11 @@ static void check_cancels(void) {
     }
 }
 
-/* Everything comes to its end, is looked at, and goes. */
+/* Everything ends, is checked, and is freed. */
 static void end_in_order(uint64_t seed) {
     if (sim_chance(512)) check_cancels();
     let_flow();
-    if (seed % 500 == 377) fork_now(); /* in the middle of all */
+    if (seed % 500 == 377) fork_now(); /* in the middle of everything */
     rest();
     check_all();
     SIM_CHECK(azc_unsent() == 0, "%ld bytes are unsent", (long)azc_unsent());
@@ -822,7 +821,7 @@ static void end_in_order(uint64_t seed) {
     free_all();
 }
 
-/* In some seeds no caller waits for its operations. */
+/* In some seeds, no caller waits for its operations. */
 static void end_abruptly(void) {
     if (sim_chance(200)) stop(2);
     free_all();

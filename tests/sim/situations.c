@@ -1,4 +1,4 @@
-/* situations.c - what situations are made of; see situations.h. */
+/* situations.c - the common part of situations; see situations.h. */
 #include "situations.h"
 
 #include <errno.h>

@@ -15,7 +15,7 @@ enum {
     FIRST_END = 3000,
     TAKEN_MAX = 1 << 20,
     POLLED = 3,
-    FRUITLESS_MAX = 60, /* polls at one time that bring nothing */
+    FRUITLESS_MAX = 60, /* polls without progress at one time */
 };
 
 typedef struct own_pipe {
@@ -29,9 +29,9 @@ uint64_t sim_spliced;
 static struct {
     own_pipe pipes[PIPES];
     int count;
-    uint64_t moment;      /* the time, and how much had moved, at the last poll */
-    int fruitless;        /* ... and how many it has been the same for */
-    struct azc_sys files; /* what the kernel does with all other fds */
+    uint64_t moment;      /* time and progress at the last poll */
+    int fruitless;        /* polls since then without a change */
+    struct azc_sys files; /* the kernel's calls for all other fds */
     unsigned char taken[TAKEN_MAX];
 } splicing;
 
@@ -59,7 +59,7 @@ static int fake_pipe(int fds[2]) {
     return 0;
 }
 
-/* It may stay as small as it is. */
+/* The pipe may keep its size. */
 static void fake_enlarge(int fd, int bytes) {
     if (sim_chance(700)) pipe_of(fd)->capacity = (size_t)bytes;
 }
@@ -86,7 +86,7 @@ static void drop_first(own_pipe *it, size_t n) {
     memmove(it->data, it->data + n, it->level);
 }
 
-/* Only ever what lies in it: an empty one would hold the caller for good. */
+/* Reads only what the pipe holds: an empty one would block the caller for good. */
 static ssize_t fake_read(int fd, const struct iovec *vec, int count, int how) {
     if (!is_own(fd)) return splicing.files.read(fd, vec, count, how);
     own_pipe *it = pipe_of(fd);
@@ -151,7 +151,7 @@ static ssize_t move_directly(int from, int to, size_t n) {
     return r;
 }
 
-/* What the kernel does not do between two such files it may say at any time. */
+/* The kernel may refuse any two files at any time. */
 static bool is_refused(void) {
     return kernel_strikes(kernel_rates.refused / 4, FAULT_REFUSED);
 }
@@ -194,7 +194,7 @@ static bool any_ready(void *arg) {
     return false;
 }
 
-/* A thread that asks again and again although nothing moves is a busy loop. */
+/* A thread that polls again and again without progress is in a busy loop. */
 static void check_fruitless(void) {
     uint64_t moment = sim_now() + kernel_progress;
     splicing.fruitless = moment == splicing.moment ? splicing.fruitless + 1 : 0;

@@ -1,12 +1,12 @@
-/* submitting.c - what each call of csrc/submit.c returns, moves and tells.
+/* submitting.c - what each call of csrc/submit.c returns, moves and reports.
  *
- * The simulation draws its situations; here they are made by hand, over the same
- * kernel without its faults.  A pump runs only while this thread is idle: so what a
- * call has moved itself is seen apart from what it has left to the pump.
+ * The simulation draws its situations; here they are made by hand, over the same kernel
+ * without its faults.  A pump runs only while this thread is idle, so bytes that a call
+ * has moved are distinct from those that it has left to the pump.
  *
- * There are several ways to send a message (the table WAYS).  What holds for each of
- * them is tried with each, and the bytes that a reader has are always compared with
- * those that were sent, in their order.
+ * The table WAYS lists several ways to send a message.  A property of all of them is
+ * checked with each, and the bytes that a reader has are always compared with the sent
+ * ones, in order.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -19,15 +19,15 @@
 #include "threads.h"
 
 enum {
-    CALM = 4, /* a seed in which no thread gives way to another by itself */
+    CALM = 4, /* a seed in which no thread yields by itself */
     KIB = 1 << 10,
     MIB = 1 << 20,
     LONGEST = 12 * MIB,
-    PLENTY = 1 << 30, /* more than any budget, limit or room here is used up */
+    PLENTY = 1 << 30, /* more than any budget, limit or room here */
     PAGE = 4096,
 };
 
-static char what[200]; /* is tried now */
+static char what[200]; /* the check that runs now */
 static char *memory, *expected;
 
 #define CHECK(condition) SIM_CHECK(condition, "%s: not %s", what, #condition)
@@ -46,7 +46,7 @@ typedef struct stream {
     sim_flow *flow;
     azc_id channel, port;
     uint64_t token;    /* of the latest call */
-    uint64_t recorded; /* the last event that was told */
+    uint64_t recorded; /* the last event that was taken */
     unsigned budget;
     uint64_t sent; /* bytes of `expected` */
 } stream;
@@ -78,7 +78,7 @@ static stream open_stream(int kind, int flags, size_t capacity) {
     return it;
 }
 
-/* What comes next in the port's order. */
+/* Takes the port's next event. */
 static azc_event take(stream *it) {
     azc_event event = {0};
     int count = azc_port_take(it->port, it->recorded, &event, 1);
@@ -99,7 +99,7 @@ static azc_stats stats_of(const stream *it) {
     return stats;
 }
 
-/* No event or note is left in it. */
+/* The port has no event or note left. */
 static void close_port(stream *it) {
     CHECK(is_silent(it));
     CHECK(azc_port_close(it->port) == 0);
@@ -112,7 +112,7 @@ static void close_stream(stream *it) {
     close_port(it);
 }
 
-/* All that the calls made is gone: no thread, memory or lock is left. */
+/* Nothing that the calls made is left: no thread, memory or lock. */
 static void end(void) {
     sim_idle();
     sim_end();
@@ -125,7 +125,7 @@ static void end_with(stream *it) {
     end();
 }
 
-/* The reader takes what there is, and what comes then, until nothing does. */
+/* The reader takes everything, and what comes then, until nothing does. */
 static void read_on(stream *it) {
     do {
         peer_read(it->flow, PLENTY);
@@ -140,7 +140,7 @@ static bool has_arrived(const stream *it) {
 
 /* ---- the ways to send ---------------------------------------------------- */
 
-/* Others than those before, so that no two messages can be mistaken. */
+/* New bytes, so that no two messages can be mistaken for each other. */
 static const char *fresh(stream *it, size_t n) {
     char *data = expected + it->sent;
     CHECK(it->sent + n <= LONGEST);
@@ -150,7 +150,7 @@ static const char *fresh(stream *it, size_t n) {
     return data;
 }
 
-/* It did not get into the queue. */
+/* The message did not get into the queue. */
 static int forget(stream *it, size_t n, int r) {
     if (r < 0 && r != -EINPROGRESS && r != -EBUSY) it->sent -= n;
     return r;
@@ -173,7 +173,7 @@ static int by_put(stream *it, size_t n) { return bound(it, n, 1, 1); }
 
 static int by_batch(stream *it, size_t n) { return bound(it, n, 2, 0); }
 
-/* To one seat: no other is looked at. */
+/* Sends to one seat; checks that no other is looked at. */
 static int to_seat(stream *it, azc_tally *tally, const struct iovec *vec, int count) {
     azc_seat seats[] = {{it->channel, it->token, tally}, {0, 0, NULL}};
     int which[] = {99, 99};
@@ -183,7 +183,7 @@ static int to_seat(stream *it, azc_tally *tally, const struct iovec *vec, int co
     return tally->result;
 }
 
-/* Its answer is that of the others, but for a budget. */
+/* Like the others, except for a budget. */
 static int by_all(stream *it, size_t n) {
     const char *data = fresh(it, n);
     struct iovec vec[] = {{(void *)(uintptr_t)data, n / 2},
@@ -215,7 +215,7 @@ typedef struct way {
     const char *name;
     int (*send)(stream *it, size_t n);
     bool for_all;  /* its result is never 1 */
-    bool attempts; /* it needs no operation, if all goes out at once */
+    bool attempts; /* it needs no operation if everything is sent at once */
 } way;
 
 static const way WAYS[] = {
@@ -231,7 +231,7 @@ enum { WAYS_COUNT = sizeof WAYS / sizeof *WAYS };
 typedef struct kind {
     const char *name;
     int kind, flags;
-    bool at_once; /* a submitting call moves bytes itself */
+    bool at_once; /* a submitting call itself moves bytes */
 } kind;
 
 static const kind KINDS_OF_FD[] = {
@@ -253,8 +253,8 @@ static stream open_kind(const kind *fd, size_t capacity) {
 
 typedef void situation(const way *way, const kind *fd);
 
-/* Each allocation fails once.  Nothing of the message is out then, and the next one
- * finds the channel as it was. */
+/* Each allocation fails once.  Then nothing of the message is out, and the next message
+ * finds an unchanged channel. */
 static void send_without_memory(const way *way, const kind *fd) {
     stream it = open_kind(fd, MIB);
     int k = 0;
@@ -278,7 +278,7 @@ static void send_without_memory(const way *way, const kind *fd) {
     end_with(&it);
 }
 
-/* There is no thread that could go on: the loop of the message's own port does. */
+/* If no thread can go on, the loop of the message's port does. */
 static void send_without_pump(const way *way, const kind *fd) {
     stream it = open_kind(fd, 1000);
     azc_sys.thread_start = refuse_thread;
@@ -292,7 +292,7 @@ static void send_without_pump(const way *way, const kind *fd) {
     end_with(&it);
 }
 
-/* A send counts once, and once more for each 4 KiB, also if nothing is in it. */
+/* A send counts once, and once more for each 4 KiB, even if it is empty. */
 static void send_on_budget(const way *way, const kind *fd) {
     static const size_t lengths[] = {0, 4095, 4096, 8192};
     static const int results[] = {0, 0, 0, 1};
@@ -313,7 +313,7 @@ static void send_on_budget(const way *way, const kind *fd) {
     end_with(&it);
 }
 
-/* The loan of a page is over when it was read, whatever was sent behind it. */
+/* The loan of a page ends when it was read, whatever was sent after it. */
 static void send_after_loan(const way *way, const kind *fd) {
     if (!(fd->flags & AZC_READS)) return end();
     azc_id pool;
@@ -387,8 +387,8 @@ static void check_share(const share *of) {
 
 /* ---- to many at once ----------------------------------------------------- */
 
-/* If one of the pieces would be lent, all of the message is the queue's.  (What lies
- * behind the pieces does not count.) */
+/* If a piece is to be lent, the whole message is queued.  (Memory beyond the pieces
+ * does not count.) */
 static void check_lent_piece(void) {
     azc_id pool;
     azc_tally tally = {.result = 99};
@@ -416,7 +416,7 @@ static void check_lent_piece(void) {
 
 static int long_buffer(int fd) { return fd < 0 ? 0 : 2 * PAGE; }
 
-/* On a UNIX socket the pages of a message are lent that its buffer has no room for. */
+/* On a UNIX socket, a message is lent if the buffer has no room for it. */
 static void check_short_message(void) {
     azc_id pool;
     begin("azc_send_bound", "a socket with a long buffer");
@@ -451,7 +451,7 @@ static void open_seats(stream *all, azc_seat *seats, azc_tally *tallies) {
     }
 }
 
-/* Each has its own answer. */
+/* Each seat gets its own answer. */
 static void check_all(void) {
     stream all[SEATS];
     azc_seat seats[SEATS];
@@ -489,8 +489,8 @@ static void check_all(void) {
     end();
 }
 
-/* Seats of one channel: the second message must not have the first one's token, and no
- * other token is bound then. */
+/* Two seats of one channel: the second message must not use the first one's token, and
+ * no other token is bound then. */
 static void check_one_channel_twice(void) {
     begin("azc_send_to_all", "one channel twice");
     stream it = open_stream(SOCKET, AZC_OUT, 1000);
@@ -526,7 +526,7 @@ static ssize_t send_and_cancel(int fd, const struct iovec *vec, int count,
     return before.send(fd, vec, count, fds);
 }
 
-/* It is put off until the call returns that submits the message. */
+/* The cancel waits until the submitting call returns. */
 static void check_cancelled_meanwhile(void) {
     begin("azc_sendv", "cancelled by another thread");
     stream it = open_stream(SOCKET, AZC_OUT, 1000);
@@ -556,8 +556,8 @@ static void check_wrong_sizes(void) {
     end_with(&it);
 }
 
-/* The sizes of a batch are told once it is queued: a cancel ends it after the message
- * in progress. */
+/* A batch gets its sizes once it is queued: then a cancel ends it after the message in
+ * progress. */
 static void check_sizes(void) {
     static const uint64_t sizes[] = {1000, 1500, 500};
     begin("azc_set_sizes", "a batch");
@@ -569,7 +569,7 @@ static void check_sizes(void) {
     CHECK(azc_set_sizes(it.channel, 0, sizes, 3) == -ENOMEM);
     kernel_allocations_left = -1;
     CHECK(azc_set_sizes(it.channel, 0, sizes, 2) == -EINVAL);
-    for (int i = 0; i < 2; i++) /* once is enough */
+    for (int i = 0; i < 2; i++) /* a repeated call is harmless */
         CHECK(azc_set_sizes(it.channel, 0, sizes, 3) == 0);
     CHECK(azc_set_sizes(it.channel, 5, sizes, 3) == 0);
     CHECK(azc_cancel(it.channel, 0, 5000, &event) == AZC_RESCUED);
@@ -591,7 +591,7 @@ static bool has_received(const stream *it, uint64_t at, size_t n) {
     return pattern_equals(memory, kernel_stream_of(it->file), at, n);
 }
 
-/* What a receive calls at its end. */
+/* Called at the end of a receive. */
 typedef struct ending {
     stream *it;
     enum { ONLY_COUNTS, CANCELS, CLOSES } does;
@@ -615,15 +615,15 @@ static ssize_t receive_then(ending *its, size_t n) {
                          at_the_end, its);
 }
 
-/* Once for each that has all its bytes, before that is told; and what is asked for
- * meanwhile comes too late. */
+/* It is called once for each complete receive, before the event; requests made in it
+ * come too late. */
 static void check_receive_then(int kind, int does, const char *of) {
     begin("azc_recv_then", of);
     stream it = open_stream(kind, AZC_IN, 0);
     ending its = {&it, ONLY_COUNTS, 0};
     peer_feed(it.flow, 14);
     ssize_t r = receive_then(&its, 10);
-    sim_idle(); /* a FIFO is the pump's */
+    sim_idle(); /* a FIFO needs the pump */
     CHECK(its.calls == 1 && (r == 10 || tells(&it, it.token, 0, 10)));
     CHECK(receive_then(&its, 10) == -EINPROGRESS);
     sim_idle();
@@ -651,7 +651,7 @@ static void check_receive_then(int kind, int does, const char *of) {
     end_with(&it);
 }
 
-/* Nobody is told; and nobody else is meant by it either. */
+/* There is no event, and its token stands for no other operation. */
 static void check_receive_alone(void) {
     begin("azc_recv", "without a port");
     stream it = open_stream(SOCKET, AZC_IN, 0);
@@ -669,12 +669,12 @@ static void check_receive_alone(void) {
     end_with(&it);
 }
 
-/* A message whose pieces come while it is received. */
+/* A message that arrives in pieces while it is received. */
 static struct {
     stream *it;
-    int calls, quiet; /* so many find nothing, before each piece */
+    int calls, quiet; /* calls that find nothing, before each piece */
     size_t piece;
-    int next; /* what the next receive says; if it waits, nothing happens */
+    int next; /* result of the next receive; -EINPROGRESS: nothing else happens */
 } coming;
 
 static ssize_t recv_coming(int fd, const struct iovec *vec, int count, azc_fds *fds) {
@@ -689,7 +689,7 @@ static ssize_t recv_coming(int fd, const struct iovec *vec, int count, azc_fds *
     return before.recv(fd, vec, count, fds);
 }
 
-/* Begins with 64 KiB, which are worth eight vain calls. */
+/* The first 64 KiB allow eight vain calls. */
 static void check_coming(const char *of, int quiet, size_t piece, size_t n, size_t need,
                          int calls, size_t received) {
     begin("a message that is coming", of);
@@ -725,7 +725,7 @@ static void check_comings(void) {
     check_coming("and is closed", 1, 0, MIB, MIB, 3, 64 * KIB);
 }
 
-/* A sender that pauses: a long receive's wait becomes the pump's. */
+/* For a sender that pauses, the wait of a long receive becomes the pump's. */
 static void check_in_vain(void) {
     begin("a message that is coming", "always in vain");
     stream it = open_stream(SOCKET, AZC_IN, MIB);
@@ -749,14 +749,14 @@ static void check_in_vain(void) {
 
 /* ---- files that go along ------------------------------------------------- */
 
-static azc_fds *with; /* what the call was given */
+static azc_fds *with; /* passed to the call */
 
 static ssize_t recv_with_fds(int fd, const struct iovec *vec, int count, azc_fds *fds) {
     with = fds;
     return before.recv(fd, vec, count, fds);
 }
 
-/* One byte is enough, as the files come with the first. */
+/* One byte is enough, as the files come with the first byte. */
 static void check_recv_fds(void) {
     static azc_fds fds = {.room = 1};
     begin("azc_recv with files", "a message");
@@ -765,7 +765,7 @@ static void check_recv_fds(void) {
     peer_feed(it.flow, 1);
     CHECK(azc_recv(it.channel, it.port, 1, memory, 10, 1, &fds) == 1);
     CHECK(with == &fds && has_received(&it, 0, 1));
-    azc_event event; /* of the last one only */
+    azc_event event; /* known for the last one only */
     CHECK(azc_cancel(it.channel, 1, 0, &event) == AZC_OVER && event.token == 1);
     CHECK(azc_cancel(it.channel, 2, 0, &event) == AZC_OVER && !event.token);
     with = NULL;
@@ -784,8 +784,8 @@ static void check_recv_fds(void) {
     end_with(&it);
 }
 
-/* A bound port may be closed; then the rest goes on without one.  A token is for one
- * message that has to wait. */
+/* A closed port can stay bound: then the message's rest goes out without a port.  A
+ * token is good for one message that has to wait. */
 static void check_closed_port(void) {
     begin("azc_send_bound", "its port was closed");
     stream it = open_stream(SOCKET, AZC_OUT, 1000);
@@ -803,7 +803,7 @@ static void check_closed_port(void) {
 
 /* ---- a loop that receives what has come ---------------------------------- */
 
-/* It waits in the poller of another loop, which is closed. */
+/* The channel waits in the poller of another loop, which is closed. */
 static void check_closed_loop(void) {
     char more[10];
     azc_id port;
@@ -866,7 +866,7 @@ static void check_pipe(void) {
     end();
 }
 
-/* ---- all of them --------------------------------------------------------- */
+/* ---- all checks ---------------------------------------------------------- */
 
 static void check_ways(void) {
     enum { COUNT = sizeof SITUATIONS / sizeof *SITUATIONS };

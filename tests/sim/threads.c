@@ -28,10 +28,10 @@
 enum {
     STACK_SIZE = 256 << 10,
     TRACED = 120,
-    STEPS_MAX = 4000000, /* in one seed: more is a busy loop */
+    STEPS_MAX = 4000000, /* in one seed: more means a busy loop */
     HANG_SECONDS = 30,
-    BUSY_MS = 50,   /* that may pass while anyone can run */
-    IDLE_MS = 6000, /* longer than anything in csrc has patience */
+    BUSY_MS = 50,   /* that may pass while a thread can run */
+    IDLE_MS = 6000, /* longer than any patience in csrc */
     CHANNEL_RANK = 1,
 };
 
@@ -43,9 +43,9 @@ typedef struct thread {
     void *arg;
     bool (*ready)(void *);
     void *ready_arg;
-    int64_t deadline; /* SIM_FOREVER, or when a wait is over */
+    int64_t deadline; /* SIM_FOREVER, or the end of its wait */
     bool alive, joined, idling;
-    unsigned ranks; /* of the locks that it holds */
+    unsigned ranks; /* of its locks */
 } thread;
 
 typedef struct traced {
@@ -60,8 +60,8 @@ static struct {
     uint64_t seed, state, steps;
     int64_t now;
     int self, count;
-    int locks;         /* that were made, and not destroyed yet */
-    unsigned restless; /* how often a yield is one, in 1024 */
+    int locks;         /* that were made, and not yet destroyed */
+    unsigned restless; /* how often sim_yield switches, in 1024 */
     bool verbose;
     thread threads[SIM_THREADS];
     traced trace[TRACED];
@@ -114,7 +114,7 @@ void sim_fail(const char *format, ...) {
     _exit(1);
 }
 
-/* The sanitizer calls this just before it reports. */
+/* The sanitizer calls this right before its report. */
 void __asan_on_error(void);
 void __asan_on_error(void) { print_failure(); }
 
@@ -186,7 +186,7 @@ static bool can_run(const thread *it) {
     return it->deadline != SIM_FOREVER && it->deadline <= sim.now;
 }
 
-/* Time goes on to the next end of a wait; false if there is none before most. */
+/* Moves time to the next end of a wait; false if there is none up to most. */
 static bool advance_time(int64_t most) {
     int64_t next = INT64_MAX;
     for (int i = 0; i < sim.count; i++) {
@@ -204,7 +204,7 @@ static int pick(void) {
     if (++sim.steps > STEPS_MAX) sim_fail("it goes round and round");
     const thread *first = &sim.threads[0];
     if (sim_chance(4)) advance_time(sim.now + BUSY_MS);
-    /* (two that nap in turns would keep each other from ever being idle) */
+    /* (two threads that nap in turns would never let the first one idle) */
     if (first->idling && first->deadline <= sim.now) return 0;
     do {
         int runnable[SIM_THREADS], count = 0;
@@ -261,7 +261,7 @@ static void entry(void) {
     setcontext(&sim.threads[next].context);
 }
 
-/* By itself, as getcontext might return twice. */
+/* A function of its own, as getcontext might return twice. */
 static __attribute__((noinline)) void prepare(thread *it) {
     getcontext(&it->context);
     it->context.uc_stack.ss_sp = it->stack;
@@ -269,8 +269,8 @@ static __attribute__((noinline)) void prepare(thread *it) {
     it->context.uc_link = NULL;
     makecontext(&it->context, entry, 0);
 #ifdef WITH_ASAN
-    /* Nothing of the thread that had this stack before.  What follows is told
-     * by before_switch; else the sanitizer forgets all of a stack each time. */
+    /* Forget the thread that had this stack before.  before_switch announces what
+     * follows; otherwise the sanitizer forgets a whole stack each time. */
     ASAN_UNPOISON_MEMORY_REGION(it->stack + 4096, STACK_SIZE - 4096);
     it->context.uc_stack.ss_sp = NULL;
     it->context.uc_stack.ss_size = 0;
@@ -278,7 +278,7 @@ static __attribute__((noinline)) void prepare(thread *it) {
 }
 
 int sim_spawn(void *(*run)(void *), void *arg) {
-    int i = sim.count; /* numbers are not used again while a seed runs */
+    int i = sim.count; /* numbers are not reused within a seed */
     if (i == SIM_THREADS) return -1;
     thread *it = &sim.threads[i];
     char *stack = it->stack ? it->stack : new_stack();
@@ -355,8 +355,8 @@ static bool is_slot_of(const azc_table *table, const void *mutex) {
     return false;
 }
 
-/* As csrc/channel.h orders them; and before a pump's those of the tables, which
- * only a fork takes together.  Nobody takes two of one rank. */
+/* In the order of csrc/channel.h; before a pump's lock come those of the tables, which
+ * only a fork takes together.  No thread takes two locks of one rank. */
 static unsigned rank_of(const void *mutex, const char *name) {
     if (is_slot_of(&azc__channels, mutex)) return CHANNEL_RANK;
     if (strcmp(name, "&azc__pumps_lock") == 0) return 1u << 1;
@@ -386,7 +386,7 @@ static bool is_free(void *mutex) { return get(mutex).owner <= 0; }
 
 bool sim_mutex_is_held(const pthread_mutex_t *mutex) { return get(mutex).owner > 0; }
 
-/* The others stay with the process. */
+/* Locks that are made and destroyed; all others stay with the process. */
 static bool comes_and_goes(const char *name) {
     return strcmp(name, "&pump->lock") == 0;
 }
@@ -440,7 +440,7 @@ int sim_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void))
     return 0;
 }
 
-/* The child has no thread but the one that asked for it. */
+/* Only the calling thread exists in the child. */
 pid_t sim_fork(void) {
     before_fork();
     pid_t child = fork();

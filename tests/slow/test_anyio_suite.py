@@ -1,8 +1,8 @@
-"""anyio's own tests of sockets, TLS and buffered streams, over our streams.
+"""anyio's own tests of sockets, TLS and buffered streams, with our streams.
 
-They are not part of our tree.  Where AZC_ANYIO_TESTS names an unpacked source archive
-of anyio, of the version that is installed, they run: docs/pages/anyio-and-trio.md has
-the commands.
+These tests are not part of our tree.  They run if AZC_ANYIO_TESTS names an unpacked
+source archive of anyio, of the installed version; docs/pages/anyio-and-trio.md has the
+commands.
 """
 
 import os
@@ -19,7 +19,7 @@ SUITE = os.environ.get("AZC_ANYIO_TESTS", "")
 FILES = ("test_sockets.py", "streams/test_tls.py", "streams/test_buffered.py")
 OURS = "TestTCP or TestUNIXStream or TestUNIXListener or test_multi_listener or streams"
 
-# What need not pass, and why: docs/pages/anyio-and-trio.md says it, too.
+# Tests that need not pass, and why; docs/pages/anyio-and-trio.md says it, too.
 IS_CLOSED = "on asyncio, a close that need not wait is no checkpoint"
 MOVES_ON = "the bytes may go out while all tasks wait, and the send be over in time"
 BY_DESIGN = {
@@ -34,7 +34,7 @@ BY_DESIGN = {
 
 
 def has_ipv6() -> bool:
-    """Is localhost known as ::1?  Else much fails that leaves sockets open."""
+    """Whether localhost has ::1.  Otherwise many tests fail and leave sockets open."""
     try:
         return bool(socket.getaddrinfo("localhost", 0, socket.AF_INET6))
     except OSError:
@@ -42,9 +42,9 @@ def has_ipv6() -> bool:
 
 
 def run_tests(root: Path, *options: str) -> tuple[int, set[str]]:
-    """How many have passed, and which have failed."""
+    """Run the tests; return how many passed, and which failed."""
     chosen = f"({OURS})" if has_ipv6() else f"({OURS}) and not ipv6"
-    # (what an earlier test has left open is not the fault of the one that runs)
+    # (a test must not fail for objects that an earlier test left open)
     ignored = "ignore::pytest.PytestUnraisableExceptionWarning"
     command = [sys.executable, "-m", "pytest", *options, "-q", "-k", chosen]
     command += ["-W", ignored, *(f"tests/{name}" for name in FILES)]
@@ -61,7 +61,7 @@ def run_tests(root: Path, *options: str) -> tuple[int, set[str]]:
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not SUITE, reason="AZC_ANYIO_TESTS names no source of anyio")
 def test_anyios_own_tests() -> None:
-    """Those that pass over anyio's streams pass over ours."""
+    """Tests that pass with anyio's streams pass with ours."""
     root = Path(SUITE)
     assert root.name == f"anyio-{version('anyio')}", "it is of another version"
     _, fail_anyway = run_tests(root)

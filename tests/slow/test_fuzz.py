@@ -1,9 +1,9 @@
-"""What strangers send, made up by a fuzzer that sees which code it reaches.
+"""Untrusted bytes, made by a fuzzer that sees which code they reach.
 
-tests/sim/ring_hostile.c has a ring whose peer writes anything, tests/fuzz/targets.py
-what Python reads.  What once was found to reach something new is kept in
-tests/fuzz/corpus, and is tried everywhere.  The fuzzers need clang (C) and atheris
-(Python); AZC_FUZZ_SECONDS=60 asks for a minute of each.
+tests/sim/ring_hostile.c is a ring whose peer writes anything; tests/fuzz/targets.py has
+the Python parts.  Inputs that once reached new code are kept in tests/fuzz/corpus, and
+are tried everywhere.  The fuzzers need clang (C) and atheris (Python);
+AZC_FUZZ_SECONDS=60 runs each for a minute.
 """
 
 import importlib.util
@@ -22,7 +22,7 @@ TESTS = Path(__file__).parents[1]
 CSRC, FUZZ = TESTS.parent / "csrc", TESTS / "fuzz"
 CORPUS = FUZZ / "corpus"
 IN_C = {"ring": [TESTS / "sim" / "ring_hostile.c"]}
-IN_PYTHON = {  # and runs in CI
+IN_PYTHON = {  # and the number of inputs in CI
     "frame": 3000,
     "dask_message": 5000,
     "http": 1000,
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(60 + 2 * int(SECONDS or 0))]
 
 
 def runs(number: int) -> list[str]:
-    """The same in each run of CI; longer, and always something else, if asked."""
+    """Return options for equal runs, as in CI, or for longer and random ones."""
     if SECONDS:
         return [f"-max_total_time={SECONDS}"]
     return [f"-runs={number}", "-seed=1"]
@@ -84,7 +84,7 @@ def test_fuzzed_in_c(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", IN_PYTHON)
 def test_corpus_in_python(name: str) -> None:
     for needed in ("aiohttp", "distributed", "h11", "numpy", "wsproto"):
-        # (not imported here: Dask would leave a thread behind)
+        # (not imported here, as Dask would leave a thread behind)
         if not importlib.util.find_spec(needed):
             pytest.skip(f"needs {needed}")
     code = (

@@ -1,7 +1,7 @@
-"""50 viewers beside 3,200 hostile connections: support/crowd.py says what these do.
+"""50 viewers beside 3,200 hostile connections: see support/crowd.py.
 
-AZC_CROWD_SECONDS says for how long.  Times mean something on an idle machine only, so
-this has the machine for itself; support/figures.py keeps them.
+AZC_CROWD_SECONDS sets the duration.  Times mean something only on an idle machine, so
+this test runs alone; support/figures.py keeps them.
 """
 
 import json
@@ -21,7 +21,7 @@ from links import linux_only
 from scripts import environment
 
 SECONDS = float(os.environ.get("AZC_CROWD_SECONDS", "3"))
-BEFORE, STORM = 2.0, 3.0  # seconds of the viewers alone, and until all have come once
+BEFORE, STORM = 2.0, 3.0  # seconds of the viewers alone, and until the crowd has come
 CROWD = Path(__file__).parents[1] / "support" / "crowd.py"
 MIB = 1 << 20
 
@@ -57,7 +57,7 @@ class Server:
         return told
 
     def load(self, seconds: float) -> tuple[float, dict[str, float]]:
-        """The share of a core that it takes, and the most that it holds."""
+        """Return the share of a core in use, and the highest of the other figures."""
         begin, first = time.monotonic(), self.now()
         most = last = first
         while time.monotonic() < begin + seconds:
@@ -95,9 +95,9 @@ def test_a_hostile_crowd(face: str) -> None:
     assert seen["gone"] == 0
     assert seen["lost"] < 0.05 * seen["frames"]
     assert after["threads"] <= alone["threads"]
-    if face in ("ours", "tcp"):  # (others have their own costs, and admit anybody)
+    if face in ("ours", "tcp"):  # (others have their own costs, and admit all)
         assert grown < 64 * MIB
-        if SECONDS >= 20:  # (until then the silent ones are sent away, and come again)
+        if SECONDS >= 20:  # (before, silent clients still come and go)
             assert load - own < 0.4
     assert grown < 128 * MIB
     assert seen["unanswered"] <= 0.1 * seen["probes"]

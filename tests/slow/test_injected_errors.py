@@ -1,8 +1,8 @@
-"""A system call that fails: for each scene, each call of it, each errno, each time.
+"""Failing system calls: for each scene, each of its calls, each errno, each time.
 
 strace makes the k-th call of each thread fail.  tests/support/fault_scenes.py says what
-must hold then.  There are some ten thousands of cases; AZC_INJECT says how many of them
-run, drawn by lot (the same ones every time), or "all".
+must hold then.  There are tens of thousands of cases; AZC_INJECT sets how many of them
+run, drawn by lot (but equal in each run), or "all".
 """
 
 import contextlib
@@ -30,12 +30,11 @@ pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(4 * 3600)]
 
 SERVER = Path(__file__).parents[1] / "support" / "fault_server.py"
 LEFT_OUT = re.compile(
-    # A word to an eventfd of ours, which wakes a thread.  No kernel refuses that.
+    # A wake-up through an eventfd of ours.  No kernel refuses it.
     r'write\(\d+, "\\1(\\0){7}", 8.*INJECTED'
-    # Memory for the first frame of a thread of Python: whoever starts one waits for
-    # ever then.
+    # Memory for the first frame of a Python thread: `Thread.start` then waits for ever.
     r"|mmap\(NULL, 16384, .*INJECTED"
-    # asyncio's own word to itself, of which it says nothing if it fails.
+    # A wake-up of asyncio's own, which ignores its failure.
     r'|sendto\(\d+, "\\0", 1, .*INJECTED'
 )
 FIRST = 20  # calls of each kind, in each thread
@@ -65,7 +64,7 @@ class Case(NamedTuple):
 @dataclass
 class Verdict:
     complaints: list[str]
-    told: list[str]  # what its calls raised
+    told: list[str]  # exceptions of its calls
     sent: int
     trace: str
 
@@ -75,8 +74,8 @@ class Verdict:
 
     @property
     def is_left_out(self) -> bool:
-        """Does it tell nothing about us?  (asyncio's own epoll_wait may be what failed:
-        then its loop is no more.)"""
+        """Whether it tells nothing about us.  (For example, if asyncio's own epoll_wait
+        failed, its loop is broken.)"""
         loop_broke = any(each.startswith("the loop:") for each in self.told)
         return loop_broke or LEFT_OUT.search(self.trace) is not None
 
@@ -91,7 +90,7 @@ class Server:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            # (What it counted itself would be calls that can fail.)
+            # (Its writes of figures would be calls that can fail.)
             env=environment(**{figures.VARIABLE: ""}),
         )
         assert self._answer() == "ready"
@@ -109,7 +108,7 @@ class Server:
         return self._answer()
 
     def run(self, scene: str, trace: str, *inject: str) -> Verdict:
-        """Run a scene, while strace counts these calls, and makes some fail."""
+        """Run a scene while strace counts these calls, and makes some fail."""
         strace = ["strace", "-f", "-o", str(self._trace), "-p", self._ask(scene)]
         faults = [word for fault in inject for word in ("-e", f"inject={fault}")]
         with subprocess.Popen(
@@ -124,7 +123,7 @@ class Server:
 
 
 def joined(trace: Iterable[str]) -> Iterator[str]:
-    """Calls in one line each, also those of which strace had to say the end later."""
+    """Join the lines of calls whose end strace reported later."""
     begun: dict[str, str] = {}
     for line in trace:
         thread, _, call = line.partition(" ")
@@ -138,7 +137,7 @@ def joined(trace: Iterable[str]) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    refusing("write:error=EIO")  # skips where strace is not allowed
+    refusing("write:error=EIO")  # skips where strace is not permitted
     if PORTABLE:
         pytest.skip("the scenes are of the Linux build")
     with contextlib.closing(Server(tmp_path_factory.mktemp("faults"))) as running:
@@ -146,7 +145,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def cases(server: Server) -> list[Case]:
-    """All there are, in the order of a lottery."""
+    """Return all cases, in the order in which they are drawn."""
     from fault_scenes import SCENES
 
     found = []
@@ -164,7 +163,7 @@ def cases(server: Server) -> list[Case]:
             for error in ERRORS.split()
             for which in range(1, times + 1)
         ]
-    # (A shuffle would change all if one call is made once more or less.)
+    # (Unlike a shuffle, this is stable if a scene makes one call more or less.)
     return sorted(found, key=lambda case: hashlib.sha256(repr(case).encode()).digest())
 
 

@@ -1,8 +1,8 @@
-"""A sender that is killed at any byte: a beginning comes, and it is right.
+"""A sender that is killed at any byte: the reader gets an intact prefix.
 
-A sender is a forked child, which uses again all memory that it gets back.  AZC_KILLS
-says how often, for each link.  (A reader that is killed closes its end, as others do:
-contract/test_p6_exact_failure.py has that.)
+The sender is a forked child, which reuses all memory that it gets back.  AZC_KILLS sets
+how often it is killed, for each link.  (A killed reader closes its end, which
+contract/test_p6_exact_failure.py covers.)
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def test_sender_is_killed(kind: str, tmp_path: Path) -> None:
     for number in range(KILLS):
         folder = tmp_path / str(number)
         folder.mkdir()
-        # (now and then it is killed while it begins)
+        # (now and then it is killed before it has begun)
         waits, seconds = dice.random() < 0.9, dice.uniform(0.0, 0.03)
         has_begun, begun = os.pipe()
         with open_link(kind, folder) as link, open(has_begun, "rb", 0) as word:
@@ -72,7 +72,7 @@ def kill(sender: int, word: FileIO | None, seconds: float) -> None:
 
 
 def read_to_end(fd: int) -> int:
-    """How many bytes came; each was right, and none was poison or canary."""
+    """Check every byte, to the end; return how many bytes came."""
     checker = Checker()
     try:
         with contextlib.suppress(ConnectionResetError):
@@ -87,7 +87,7 @@ def read_to_end(fd: int) -> int:
 
 
 def forked(call: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> int:
-    """The pid of a child that makes this call, and does nothing else."""
+    """Fork a child that makes only this call; return its pid."""
     pid = os.fork()
     if not pid:
         try:
@@ -105,7 +105,7 @@ def opened(fd: int, peer: str = "unknown") -> azc.SendStream:
 
 
 async def send(fd: int, begun: int) -> None:
-    """Send, cancel, and fill what is freed with what must never arrive."""
+    """Send, cancel, and fill freed memory with bytes that must never arrive."""
     stream = opened(fd)
     waste = []
     for number in range(1 << 40):
@@ -128,7 +128,7 @@ async def lend(fd: int, begun: int) -> None:
         frame = await pool.acquire()
         frame.view[:] = message(number, 0, SIZE - 32)
         if number % 3 == 2:
-            await stream.put(frame)  # it is lent as long as the reader has not read it
+            await stream.put(frame)  # lent until it has been read
         else:
             await stream.send(frame)
             poison(frame.view)

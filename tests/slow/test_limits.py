@@ -1,8 +1,8 @@
-"""Too few fds, threads, memory, or pipe pages: a call is told so, and that is all.
+"""Too few fds, threads, memory, or pipe pages: calls fail, and nothing else happens.
 
-Under each limit a process plays a scene of tests/support/fault_scenes.py, where a
-receiver checks what comes; then it plays it again without the limit, and must be told
-of nothing.  AZC_LIMITS=all takes every step of each limit, and not only two or three.
+Under each limit, a process plays a scene of tests/support/fault_scenes.py, whose
+receiver checks what arrives; then it plays the scene again without a limit, when no
+call may fail.  AZC_LIMITS=all tries every step of each limit, instead of two or three.
 """
 
 import os

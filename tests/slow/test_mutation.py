@@ -1,10 +1,10 @@
-"""Small faults in the core, made by a machine: does something notice them?
+"""Small faults in the core, made by a program: does a test notice them?
 
-In C the simulation must, in Python a few quick tests.  AZC_MUTANTS=12 is how many are
-tried of each, always the same; 0 is all of them, which takes a second or two of one
-core for each.  CI tries six of C, and none of Python, which needs a run of all tests
-before; of both it looks whether the lists of survivors are up to date.
-tests/mutation/mutation.py and python_core.py say more.
+Faults in C must be noticed by the simulation, faults in Python by a few quick tests.
+AZC_MUTANTS=12 sets how many of each are tried, always the same; 0 means all, a second
+or two of one core for each.  CI tries six in C, and none in Python, as that needs a run
+of all tests before; for both it checks that the lists of survivors are up to date.
+See tests/mutation/mutation.py and python_core.py.
 """
 
 import importlib.util

@@ -1,13 +1,13 @@
 """Tests that cannot fail prove nothing: each deliberate fault must be caught.
 
-Those that any such library has to be able to find, and their names here:
+Faults that tests of any such library must find, and their names here:
 
     done before the reader has read the pipe       loan (and the socket: socket_loan)
     the buffer's export given back early           unpin
     two queued messages change places              order
     the tail of a partial write is dropped         tail
-    a notice of completion lost or taken twice     event (there is no MSG_ZEROCOPY any
-                                                   more, whose notices could have gaps)
+    a notice of completion lost or taken twice     event (MSG_ZEROCOPY and its notices,
+                                                   with their gaps, are not used)
     lent pages not taken back on cancel            detach, rescue, take_back
     the fd's number not compared with its file     identity
 """
@@ -22,7 +22,7 @@ import pytest
 import sabotage
 import trees
 
-# The tests that must catch it
+# For each fault, the test that must catch it.
 CAUGHT_BY = {
     "order": "contract/test_p1_integrity.py::"
     "test_order_of_calls_is_the_order_of_messages",
@@ -73,7 +73,7 @@ def run(tree: Path, fault: str, *tests: str) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def sound(tree: Path) -> tuple[int, str]:
-    """The tests without a fault: exit code and report."""
+    """Run the tests without a fault; return exit code and report."""
     with run(tree, "none", *CAUGHT_BY.values()) as process:
         said, _ = process.communicate()
     return process.returncode, said
@@ -83,7 +83,7 @@ def sound(tree: Path) -> tuple[int, str]:
 def faulty(
     tree: Path, sound: tuple[int, str]
 ) -> Iterator[dict[str, subprocess.Popen[str]]]:
-    """Each fault with its test, all at the same time."""
+    """Run each fault's test, all at once."""
     assert sound[0] == 0
     started = {fault: run(tree, fault, test) for fault, test in CAUGHT_BY.items()}
     yield started
@@ -104,5 +104,5 @@ def test_fault_is_caught(faulty: dict[str, subprocess.Popen[str]], fault: str) -
         pytest.skip("needs Xvfb")
     said, _ = faulty[fault].communicate()
     assert faulty[fault].returncode == 1, said
-    # (by the test itself, or by what it leaves behind)
+    # (the test itself fails, or a check for what it left behind)
     assert re.search(rf"(FAILED|ERROR) tests/{re.escape(CAUGHT_BY[fault])}", said), said

@@ -1,14 +1,13 @@
-"""Whatever is public leaves nothing: closed, dropped, lost, cancelled, or forked under.
+"""Public things leave nothing behind: closed, dropped, cancelled, or after a fork.
 
-Nothing is memory, fds, threads, children, tasks, and entries in the loop's selector;
-and the garbage collector is off, but for the one collection that finds a cycle.
-What is too small for that, or known to nobody, shows if it happens again and again.
+Left behind means memory, fds, threads, children, tasks, and entries in the selector.
+The garbage collector is off, except for one collection that finds a cycle.  Smaller or
+unknown remains show when things are made again and again.
 
-The lists come from the package itself: a test fails if a class is in no scene of
-support/things.py, or a coroutine has no case here.  A case makes all that its call
-needs, yields the call, which is cancelled at each of its awaits, and looks afterwards
-at what arrived.  Whatever was cancelled, its buffers are the caller's, and what it
-worked on goes on.
+The lists come from the package itself: a test fails if a class has no scene in
+support/things.py, or a coroutine has no case here.  A case prepares a call, yields it,
+and then checks what arrived; the test cancels the call at each of its awaits.  After a
+cancel, the caller owns the buffers again, and the objects stay usable.
 """
 
 from __future__ import annotations
@@ -56,11 +55,11 @@ from aiozerocopy.gl import _readback
 np = pytest.importorskip("numpy")
 pytestmark = [linux_only, pytest.mark.anyio]
 
-SIZE = 200_000  # more than a small link takes by itself
-MOST = 200  # awaits: more than any has
+SIZE = 200_000  # more than a small link holds
+MOST = 200  # awaits: more than any case has
 CASES: dict[str, Callable[[Path], AsyncIterator[Any]]] = {}
 
-# Those whose cases are elsewhere: on every link, or with a program of their own.
+# Coroutines whose cases are elsewhere: on every link, or in a program of their own.
 ELSEWHERE = {
     "SendStream": "contract/test_cancellation.py",
     "Stream": "contract/test_cancellation.py",
@@ -89,7 +88,7 @@ ELSEWHERE |= dict.fromkeys(("open_process", "Process"), "support/things.py")
 
 
 def case(*names: str) -> Callable[[Any], Any]:
-    """The call that follows shows these coroutines."""
+    """Register a case for these coroutines."""
 
     def keep(function: Any) -> Any:
         CASES.update(dict.fromkeys(names, function))
@@ -162,7 +161,7 @@ async def _(_folder: Path) -> AsyncIterator[Any]:
 
 @case("FrameSender.send", "FrameReceiver.receive", "Receives.__anext__")
 async def _(_folder: Path) -> AsyncIterator[Any]:
-    """A frame is sent as a whole, or not at all; a receiver goes on where it was."""
+    """A frame is sent whole or not at all; a receiver continues where it was."""
     async with azc.socketpair() as (one, other):
         sender, receiver = azc.FrameSender(one), azc.FrameReceiver(other)
         picture = np.full(SIZE, 7, "u1")
@@ -227,7 +226,7 @@ async def open_and_close(folder: Path) -> None:
 @case("Ring.send", "Ring.receive", "Receives.__anext__", "Ring.receive_batch")
 @case("Slot.__aenter__", "Slot.__aexit__")
 async def _(folder: Path) -> AsyncIterator[Any]:
-    """A record is there as a whole, or not; none is lost that was not taken."""
+    """A record is sent whole or not at all; no record is lost before it is taken."""
     async with ring_pair(folder) as (producer, consumer):
         before = await filled(producer, b"f" * 1000)
         taken = 0
@@ -394,7 +393,7 @@ async def _(_folder: Path) -> AsyncIterator[Any]:
         yield read
 
 
-# ---- all of them --------------------------------------------------------------------
+# ---- all cases and scenes ------------------------------------------------------------
 
 
 def rooms() -> list[ModuleType]:
@@ -406,8 +405,8 @@ def rooms() -> list[ModuleType]:
 
 
 def found() -> set[str]:
-    """Every coroutine of a public class, by the name of where it is defined, and every
-    public function whose result is awaited."""
+    """Find all coroutines of public classes, by qualified name, and public functions
+    whose result is awaited."""
     names = set()
     for module in (azc, testing, *rooms()):
         for name in dir(module):
@@ -468,7 +467,7 @@ async def test_cancelled_at_every_await(name: str, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("name", [name for name in SCENES if "lose" not in NEVER[name]])
 async def test_scene_is_cancelled_at_every_await(name: str, tmp_path: Path) -> None:
-    """What was made until then is dropped with the frames that have it."""
+    """Objects made before the cancel are dropped with their frames."""
 
     async def play(folder: Path, n: int) -> bool:
         cancelled, _ = await cancelled_at(close(SCENES[name](folder), []), n)
@@ -479,8 +478,8 @@ async def test_scene_is_cancelled_at_every_await(name: str, tmp_path: Path) -> N
     await cancelled_everywhere(play, tmp_path)
 
 
-# Scenes that are hit at every line, as the cases of rooms are, and where they are hit.
-# The rest of _core is hit in core/test_interruptions.py.
+# Scenes that are interrupted at every line, like cases, and the modules for that.
+# core/test_interruptions.py interrupts the rest of _core.
 HIT = """
     pool finalizing_buffer pipe relay process frames readback screen
     ffmpeg_writer ffmpeg_encoder ffmpeg_reader
@@ -498,7 +497,7 @@ MAY_BE = (Interruption, asyncio.CancelledError, *OTHERS)
 
 @pytest.fixture
 def unseen() -> Iterator[None]:
-    """Nobody keeps what is logged or warned of."""
+    """Keep logs and warnings from holding objects."""
     logging.disable(logging.CRITICAL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -512,9 +511,9 @@ def unseen() -> Iterator[None]:
 def test_hit_at_every_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a signal's exception.  Then the frames of it go, and nothing is left."""
+    """A signal's exception at every line leaves nothing, once its frames are gone."""
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
-    monkeypatch.setattr(binary, "SILENT", 0.5)  # (a thread that ends by itself)
+    monkeypatch.setattr(binary, "SILENT", 0.5)  # (so that a thread ends by itself)
     folders = (tmp_path / str(n) for n in itertools.count())
 
     async def play(lines: Lines) -> list[str]:
@@ -534,7 +533,7 @@ def test_hit_at_every_line(
         return [place for place in places if place[2] == 1]
 
     async def main() -> None:
-        # (else asyncio's frame keeps it, and what it has passed, in a cycle)
+        # (else a frame of asyncio keeps the error, and its frames, in a cycle)
         asyncio.get_running_loop().set_exception_handler(lambda _, it: it.clear())
         await hit_each_line(play, tuple(ROOMS.split()), first)
 
@@ -542,7 +541,7 @@ def test_hit_at_every_line(
 
 
 async def hit_in(name: str, folder: Path, lines: Lines) -> list[str]:
-    """What it raised that it should not have."""
+    """Return unexpected exceptions as complaints."""
     try:
         if name in SCENES:
             with lines:
@@ -568,7 +567,7 @@ def leaves(error: BaseException) -> list[BaseException]:
 async def cancelled_everywhere(
     play: Callable[[Path, int], Awaitable[bool]], folder: Path
 ) -> None:
-    """Play it again and again, cancelled at its n-th await, until it has no more."""
+    """Play repeatedly, cancelled at the n-th await, until there is no n-th one."""
     for n in range(1, MOST):
         (own := folder / str(n)).mkdir()
         async with nothing_left():
@@ -580,7 +579,7 @@ async def cancelled_everywhere(
 
 
 async def as_coroutine(call: Any) -> Any:
-    _local = azc.finalizing_buffer(bytearray(9), int)  # it goes with this frame
+    _local = azc.finalizing_buffer(bytearray(9), int)  # this must go with the frame
     return await call()
 
 
@@ -615,7 +614,7 @@ async def drop(scene: Any, _: list[str]) -> None:
 
 
 async def lose(scene: Any, told: list[str]) -> None:
-    """In a cycle with objects that are older and younger, and look at the views."""
+    """Lose them in a cycle with older and younger objects, which look at the views."""
     older = Witness(told)
     things = await anext(scene)
     younger = Witness(told)
@@ -627,7 +626,7 @@ async def lose(scene: Any, told: list[str]) -> None:
 
 
 async def fork(scene: AsyncIterator[Any], told: list[str]) -> None:
-    """Whatever a child does with its copies, ours go on."""
+    """Ours stay usable, whatever a child does with its copies."""
     things = await anext(scene)
     if not (child := fork_world.fork()):
         for thing in things:
@@ -640,7 +639,7 @@ async def fork(scene: AsyncIterator[Any], told: list[str]) -> None:
 
 
 def public_classes() -> set[str]:
-    """Those of the package and of its rooms, less exceptions."""
+    """Return the public classes of the package and its folders, without exceptions."""
     return {
         name
         for room in (azc, *rooms())
@@ -664,7 +663,7 @@ async def test_nothing_is_left(name: str, end: Any, tmp_path: Path) -> None:
     said: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("always", ResourceWarning)
-        # (a record of warnings would keep what they are about)
+        # (a record of the warnings would keep their objects)
         warnings.showwarning = lambda message, *_, **__: said.append(str(message))
         async with nothing_left():
             await end(SCENES[name](tmp_path), told)
@@ -676,13 +675,13 @@ async def test_nothing_is_left(name: str, end: Any, tmp_path: Path) -> None:
 
 # ---- again and again ----------------------------------------------------------------
 
-ROUNDS = 20  # of which the least that is in use is compared
-TRIES = 6  # (a cache fills; a leak goes on)
-LEAST = {"blocks": 0.7, "bytes": 150}  # of a leak, a round
+ROUNDS = 20  # whose lowest use of memory is compared
+TRIES = 6  # (a cache fills up; a leak continues)
+LEAST = {"blocks": 0.7, "bytes": 150}  # that count as a leak, per round
 
 
 async def grown(play: Callable[[Path], Awaitable[object]]) -> dict[str, float]:
-    """What is in use more after each round, whatever was tried; caches fill first."""
+    """Return by how much memory grows in each round, after caches have filled."""
 
     async def least() -> dict[str, int]:
         used = []
@@ -723,7 +722,7 @@ async def test_no_memory_is_left_of_many(name: str, end: Any) -> None:
 @pytest.mark.usefixtures("unseen")
 @pytest.mark.parametrize("leak", ["object", "buffer", "operation"])
 async def test_memory_that_is_left_is_found(leak: str) -> None:
-    """The negative control: one of them in each round."""
+    """The negative control: a leak in each round."""
     what = "blocks" if leak == "object" else "bytes"
     if what not in memory_in_use():
         pytest.skip("this C library does not tell")
@@ -735,7 +734,7 @@ async def test_memory_that_is_left_is_found(leak: str) -> None:
 
     async def play(folder: Path) -> None:
         await close(SCENES["pipe"](folder), [])
-        if leak == "operation":  # one of C's, of which Python knows nothing
+        if leak == "operation":  # memory of C's, unknown to Python
             vec = ffi.new("struct iovec *", (ffi.from_buffer(data), BIG))
             lib.azc_sendv(writer._out.id, port.id, 1 << 60, vec, 1, ffi.NULL, 0, 0)
         else:

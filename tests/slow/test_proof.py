@@ -1,4 +1,4 @@
-"""`make proof`: it runs what its table says, ends what hangs, and writes the page."""
+"""`make proof` runs its table's slices, ends those that hang, and writes the page."""
 
 import json
 import os
@@ -21,7 +21,7 @@ pytestmark = linux_only
 
 
 def run(folder: Path, *slices: Slice, seconds: float = 60) -> dict[str, Any]:
-    """What is found by a proof of these."""
+    """Run these slices; return the results of the proof."""
     return results.gather(run_all(slices, folder, seconds), 1.0)
 
 
@@ -104,7 +104,7 @@ def test_slice_that_hangs_is_ended_with_its_children(
     pid = int((tmp_path / "stuck" / running.LOG).read_text())
     while not is_gone(pid):
         time.sleep(0.01)
-    assert time.monotonic() - began < 60  # and not 100
+    assert time.monotonic() - began < 60  # instead of 100
 
 
 def test_when_time_is_over_the_rest_is_not_run(tmp_path: Path) -> None:
@@ -175,6 +175,6 @@ def test_page_is_what_its_results_say() -> None:
 
 
 def test_page_has_the_commands_of_the_table() -> None:
-    """Else somebody would type one that is no more."""
+    """Otherwise a reader could type a command that no longer exists."""
     commands = {each.name: each.command for each in SLICES}
     assert {each["name"]: each["command"] for each in kept()["slices"]} == commands

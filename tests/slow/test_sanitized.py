@@ -1,4 +1,4 @@
-"""The tests once more with every access checked, and every one that threads share.
+"""The tests again, with checks of every memory access and of data races.
 
 With AddressSanitizer and UndefinedBehaviorSanitizer Python's own objects come from
 malloc, so that a buffer which C looks at after its end is found out as well.
@@ -18,7 +18,7 @@ import figures
 import pytest
 import trees
 
-# One link of each kind of fd and one loop, without what has no C of its own.
+# One link of each kind of fd and one loop, without tests that need no C of ours.
 CHOSEN = (
     "not trio and not uvloop and not tcp and not [pty and not [cat and not [fifo "
     "and not check_stream and not faulty_streams and not memory_pair "
@@ -28,13 +28,13 @@ CHOSEN = (
 
 @dataclass(frozen=True)
 class Sanitizer:
-    library: str  # which Python has to load first
+    library: str  # Python has to load it first
     flags: str
-    mark: bytes  # what a build with it calls
+    mark: bytes  # a function that builds with it call
     settings: Mapping[str, str]
     tests: Sequence[str]
     chosen: str = CHOSEN
-    program: Sequence[str] = ()  # that it has to be started by
+    program: Sequence[str] = ()  # a program that starts the tests
 
 
 MEMORY = Sanitizer(
@@ -42,7 +42,7 @@ MEMORY = Sanitizer(
     flags="-fsanitize=address,undefined -fno-sanitize-recover=undefined -g",
     mark=b"__asan_report_load",
     settings={
-        "ASAN_OPTIONS": "detect_leaks=0",  # what Python leaves behind at its end
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python's own leaks at its end
         "PYTHONMALLOC": "malloc",
     },
     tests=[
@@ -60,8 +60,8 @@ MEMORY = Sanitizer(
         "core/test_pool.py",
         "core/test_relay.py",
     ],
-    # (A fork copies the locks of the sanitizer's allocator as they are, so a child of
-    # many that begin beside busy threads waits for one for ever.  And it takes far more
+    # (A fork copies locks of the sanitizer's allocator in any state, so one of many
+    # children forked beside busy threads would hang.  The sanitizer also takes far more
     # address space than a limit would leave.)
     chosen=f"{CHOSEN} and not fork_from_c and not without_room",
 )
@@ -74,7 +74,7 @@ THREADS = Sanitizer(
         "TSAN_OPTIONS": "halt_on_error=1:ignore_noninstrumented_modules=1"
         ":report_thread_leaks=0"
     },
-    # (Those that count threads, or fork while there are some, would find the
+    # (Without tests that count threads, or fork beside them: they would find the
     # sanitizer's own.)
     tests=[
         "contract",
@@ -94,7 +94,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.builds, pytest.mark.timeout(600)]
 
 
 def path_of(library: str) -> str:
-    """The sanitizer's library, or "" if this compiler has none."""
+    """Return the path of the sanitizer's library, or "" if the compiler has none."""
     if not shutil.which("cc"):
         return ""
     command = ["cc", f"-print-file-name={library}"]
@@ -119,7 +119,7 @@ def test_sanitized(sanitizer: Sanitizer, tmp_path: Path) -> None:
         *(f"tests/{name}" for name in sanitizer.tests),
         python=(*sanitizer.program, sys.executable),
         LD_PRELOAD=path_of(sanitizer.library),
-        AZC_PATIENCE="4",  # every access takes its time
+        AZC_PATIENCE="4",  # every access takes longer
         **sanitizer.settings,
     )
     with process:

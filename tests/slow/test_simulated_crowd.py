@@ -1,7 +1,7 @@
-"""What a channel costs among 100,000: tests/sim/crowd.c says what is simulated.
+"""The cost of one channel among 100,000, with the simulation of tests/sim/crowd.c.
 
-AZC_CROWD in the environment says how many there are at most (10,000).  What is shown is
-the C part's own memory and work; what Python and the kernel have for each comes on top.
+AZC_CROWD sets the largest number of channels (10,000).  The figures are memory and work
+of the C part only; Python's objects and a kernel's sockets are not included.
 """
 
 import json
@@ -20,9 +20,9 @@ from scripts import output
 ROOT = Path(__file__).parents[2]
 MOST = int(os.environ.get("AZC_CROWD", "10000"))
 SIZES = [10**power for power in range(1, 10) if 10**power <= MOST]
-MANY = 1000  # from here on, what belongs to all does not count for each
-BYTES = 1500  # of memory for a channel with a message in it
-SLOWER = 6.0  # caches are small; but a look at each of the others is 100 times as much
+MANY = 1000  # with this many, costs shared by all channels hardly count
+BYTES = 1500  # of memory for a channel with a queued message
+SLOWER = 6.0  # caches are small; a search of all channels would take 100 times as long
 
 pytestmark = [
     pytest.mark.slow,
@@ -37,7 +37,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
-    """What the program says, for each size."""
+    """Run the program for each size; return its figures."""
     program = tmp_path_factory.mktemp("crowd") / "crowd"
     sources = [
         *(path for path in (ROOT / "csrc").glob("*.c") if path.stem != "poller_poll"),
@@ -67,7 +67,7 @@ def test_memory_of_each_stays_the_same(found: dict[int, dict[str, Any]]) -> None
 def test_who_is_stuck_costs_the_others_nothing(
     found: dict[int, dict[str, Any]],
 ) -> None:
-    """One sends on among the others: with as many calls, and about as quickly."""
+    """A send among stuck channels takes as many calls, and about as much time."""
     for what in ("one", "round"):
         assert {each[f"{what}_sends"] for each in found.values()} == {2}
         assert max(values(found, f"{what}_waits")) < 4

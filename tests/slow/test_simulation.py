@@ -1,8 +1,8 @@
 """The C helper over a simulated kernel, and under real threads with sanitizers.
 
-What is simulated, and what must hold: the heads of the files in tests/sim.  A failure
-prints its seed: build the program as below, and ``sim --from SEED --seeds 1 --verbose``
-shows it again, step by step.
+The heads of the files in tests/sim say what is simulated, and what must hold.  A failed
+run prints its seed: build the program as below; ``sim --from SEED --seeds 1 --verbose``
+repeats it, step by step.
 """
 
 import os
@@ -21,7 +21,7 @@ from scripts import output, ran
 TESTS = Path(__file__).parents[1]
 CSRC = TESTS.parent / "csrc"
 SIM = TESTS / "sim"
-# All but those that call the system, whose place a kernel takes.
+# All except the files that make system calls: a kernel of tests/sim replaces them.
 HELPER = sorted(
     path.stem for path in CSRC.glob("*.c") if not re.match("sys|poller", path.stem)
 )
@@ -30,19 +30,19 @@ KERNEL = ("kernel", "lending", "poller", "threads")
 SENDS = ("sim", "seeds", "oracle", "ports")
 RELAYS = ("relaying", "seeds", "splicing")
 SCRIPT = ("situations", "scripted", "threads")
-# Of those in csrc/sabotage.h, what the simulation of sends must catch.
+# The faults of csrc/sabotage.h that the simulation of sends must catch.
 FAULTS = (
     *("order", "tail", "rescue", "identity", "loan", "detach"),
     *("event", "handle", "gate", "copy", "late"),
 )
-LENDS = "-DAZC_LEND_MIN=2000"  # bytes; small loans are many loans
+LENDS = "-DAZC_LEND_MIN=2000"  # bytes; small loans mean many loans
 
 SEEDS = int(os.environ.get("AZC_SIM_SEEDS", "5000"))
 CAUGHT_WITHIN = 5000  # seeds
 RACES = range(1, 1 + int(os.environ.get("AZC_RACES", "2")))
 ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 THREAD = ("-fsanitize=thread",)
-# The simulation counts leaks itself, and small quarantines are quicker.
+# The simulation itself counts leaks, and a small quarantine is faster.
 ENVIRONMENT = {
     **os.environ,
     "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=16:malloc_context_size=8",
@@ -63,7 +63,7 @@ pytestmark = [
 
 
 def compiled(target: Path, sources: list[Path], *flags: str) -> Path:
-    """Link a program.  With the same flags each source is compiled once for all."""
+    """Link a program.  Each source is compiled once for each set of flags."""
     command = ["cc", "-std=c11", "-D_GNU_SOURCE=1", "-Wall", "-Wextra", "-g", "-O1"]
     command += [f"-I{CSRC}", f"-I{SIM}", *flags]
     folder = target.parent / "-".join(["objects", *flags]).replace("/", "-")
@@ -79,12 +79,12 @@ def compiled(target: Path, sources: list[Path], *flags: str) -> Path:
 
 
 def passes(command: Sequence[object]) -> str:
-    """What a program says whose checks all hold."""
+    """Run a program whose checks must all hold; return its output."""
     return output(command, env=ENVIRONMENT)
 
 
 def fails(command: Sequence[object]) -> None:
-    """It finds what is wrong."""
+    """Run a program that must find a fault."""
     done = ran(command, env=ENVIRONMENT)
     assert done.returncode == 1
     assert "failed; its last steps" in done.stderr
@@ -113,7 +113,7 @@ def works(folder: Path) -> Callable[..., bool]:
 
 @pytest.fixture(scope="module")
 def build_sim(folder: Path) -> Build:
-    """Build the simulation; its locks take the place of the real ones."""
+    """Build a simulation, in which its own locks replace the real ones."""
 
     def build(
         name: str,
@@ -132,7 +132,7 @@ def build_sim(folder: Path) -> Build:
 
 @pytest.fixture(scope="module")
 def address(works: Callable[..., bool]) -> tuple[str, ...]:
-    """The flags of AddressSanitizer, where it works."""
+    """AddressSanitizer's flags, where it works."""
     return ADDRESS if works(*ADDRESS) else ()
 
 
@@ -171,7 +171,7 @@ def test_situations(
 
 @pytest.fixture(scope="module", params=[SENDS, RELAYS], ids=["sends", "relays"])
 def saboteur(build_sim: Build, request: pytest.FixtureRequest) -> Path:
-    """A simulation with the deliberate faults, which are switched on by their names."""
+    """A simulation with the deliberate faults, each enabled by its name."""
     program: tuple[str, ...] = request.param
     return build_sim(f"{program[0]}-saboteur", program, "-DAZC_SABOTAGE=1")
 
@@ -197,12 +197,12 @@ def test_locked_memory(folder: Path) -> None:
     assert "is_full_of(seen, BEFORE)" in ran([locked, "advised"]).stderr
 
 
-# Those that belong to no object: see csrc/fork.c.  (A table begins with its lock.)
+# Global locks: see csrc/fork.c.  (A table begins with its lock.)
 LOCKS = (
     *("pumps_lock", "loops_lock", "parties_lock"),
     *("channels", "ports", "pools", "relays", "rings"),
 )
-# Each child but the first holds one, and forks: so it waits for itself until the alarm.
+# Each child but the first forks while it holds a lock, and waits until the alarm.
 FORKS = """
 import ctypes, os, signal, sys
 helper = ctypes.CDLL(sys.argv[1])
@@ -223,7 +223,7 @@ for name, pid in zip(sys.argv[2:], pids):
 
 
 def test_a_fork_waits_for_every_lock(folder: Path) -> None:
-    """One that another thread holds at a fork would stay locked in the child."""
+    """A lock that another thread holds at a fork would stay locked in the child."""
     sources = [CSRC / f"{name}.c" for name in REAL]
     helper = compiled(folder / "helper.so", sources, "-fPIC", "-shared")
     said = passes([sys.executable, "-c", FORKS, helper, "none", *LOCKS])
@@ -232,7 +232,7 @@ def test_a_fork_waits_for_every_lock(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def race(folder: Path, works: Callable[..., bool]) -> Callable[..., Path]:
-    """Build a program of threads, once in each way."""
+    """Build a threaded program, once with each set of flags."""
 
     def race(*flags: str, prefix: tuple[str, ...] = (), program: str = "race") -> Path:
         target = folder / "-".join([program, *flags]).replace("=", "-")
@@ -268,6 +268,6 @@ def test_relays(race: Callable[..., Path], flags: tuple[str, ...], seed: int) ->
 
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="needs valgrind")
 def test_valgrind(race: Callable[..., Path]) -> None:
-    """It sees reads of memory that was never set, which the sanitizers do not."""
+    """valgrind notices reads of unset memory, which the sanitizers do not."""
     memcheck = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=no"]
     passes([*memcheck, race("-O2"), "--operations", "500"])

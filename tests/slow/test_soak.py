@@ -1,4 +1,4 @@
-"""The soak for some seconds; faults that it must find; what it calls growth."""
+"""The soak for some seconds; faults that it must find; its measure of growth."""
 
 import re
 import sys
@@ -24,7 +24,7 @@ pytestmark = [
 def soak(
     cwd: Path, seconds: int, environment: dict[str, str] | None = None
 ) -> tuple[int, str]:
-    """Its exit status, and what it said."""
+    """Run the soak; return its exit status and its output."""
     command = [sys.executable, "-m", "soak", "--seconds", seconds]
     done = ran(command, cwd=cwd, env=environment)
     return done.returncode, done.stdout + done.stderr
@@ -59,7 +59,7 @@ def test_fault_is_found(tree: Path, fault: str, seen: str) -> None:
 
 
 def samples(**grows: float) -> list[Sample]:
-    """Minutes in which these are added each second, and a noise."""
+    """Make samples of 200 seconds that grow this much each second, with noise."""
     begin = {"memory": 500e6, "fds": 200, "threads": 40}
     return [
         {

@@ -14,7 +14,7 @@ EXAMPLES = int(os.environ.get("AZC_EXAMPLES", "0"))
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("link", ["pipe", "lending", "lending-unix", "unix", "tcp4"])
 def test_any_calls_in_any_order(link: str, loop: str) -> None:
-    # (They take long to import: no other test waits for them.)
+    # (Imported here, as these take long to import.)
     for name in ("hypothesis", loop):
         pytest.importorskip(name)
     import any_order

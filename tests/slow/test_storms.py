@@ -1,6 +1,6 @@
-"""Ten thousand signals a second, each of which interrupts what the kernel does.
+"""Ten thousand signals a second, each of which interrupts a system call.
 
-AZC_STORM_MB says how much is sent meanwhile, over each link.
+AZC_STORM_MB sets how much is sent meanwhile, over each link.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from oracle import Checker, message, poison
 
 import aiozerocopy as azc
 
-# (Its own way to end a test in time is a signal, which comes from the same timer.)
+# (method="signal" would use the same timer.)
 pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(1800, method="thread")]
 
 NBYTES = int(os.environ.get("AZC_STORM_MB", "20")) << 20
@@ -28,7 +28,7 @@ SECONDS = 1e-4
 
 @contextmanager
 def storm(handler: str) -> Iterator[list[int]]:
-    """Signals for this thread, without SA_RESTART; the list counts Python's."""
+    """Send signals to this thread, without SA_RESTART; the list counts Python's."""
     libc = ctypes.CDLL(None)
     libc.signal.restype = None
     count = [0]
@@ -38,7 +38,7 @@ def storm(handler: str) -> Iterator[list[int]]:
 
     before = signal.signal(signal.SIGALRM, note)
     signal.siginterrupt(signal.SIGALRM, True)
-    if handler == "C":  # any function that takes a number, and does no harm
+    if handler == "C":  # any harmless function that takes a number
         harmless = ctypes.cast(libc.abs, ctypes.c_void_p)
         libc.signal(int(signal.SIGALRM), harmless)
     signal.setitimer(signal.ITIMER_REAL, SECONDS, SECONDS)
@@ -50,7 +50,7 @@ def storm(handler: str) -> Iterator[list[int]]:
 
 
 async def send_all(stream: azc.SendStream) -> int:
-    """Send in every way, and return how many messages that were."""
+    """Send in every way; return the number of messages."""
     number = 0
     pool = azc.FramePool(SIZE, slots=2)
     while stream.stats.bytes_sent < NBYTES:

@@ -1,6 +1,6 @@
-"""Several threads, each with its loop, that share a pool and give frames to each other.
+"""Threads, each with a loop, that share a pool and pass frames to each other.
 
-Each byte is checked, and each buffer is changed the moment it is the caller's again.
+Each byte is checked, and each buffer is changed as soon as it is the caller's again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SECONDS = float(os.environ.get("AZC_THREADS_SECONDS", "4"))
 OPTIONS: tuple[dict[str, Any], ...] = ({}, {"use_uvloop": True}, {}, {"debug": True})
 LOOPS = tuple(zip(("asyncio", "asyncio", "trio", "asyncio"), OPTIONS, strict=True))
 SIZES = (0, 500, 3_000, 70_000, 300_000)
-ids = itertools.count()  # of streams of messages
+ids = itertools.count()  # for streams of messages
 
 
 def used(data: bytearray) -> None:
@@ -52,7 +52,7 @@ class Numbered:
 class Crowd:
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
-        self.end = time.monotonic() + 1  # then all have other streams
+        self.end = time.monotonic() + 1  # then each stream moves to another loop
         self.pool = azc.FramePool(HEADER.size + SIZES[-1], slots=5)
         self.given: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.failed: list[BaseException] = []
@@ -109,7 +109,7 @@ class Crowd:
             used(data)
 
     async def cancelled(self, stream: azc.SendStream, mine: Numbered) -> None:
-        data = Numbered(mine.dice).next()  # which arrives as a whole, or not at all
+        data = Numbered(mine.dice).next()  # arrives whole or not at all
         with anyio.move_on_after(mine.dice.random() / 1000):
             await stream.send(data)
         used(data)
@@ -135,7 +135,7 @@ class Crowd:
             used(data)
 
     def blocking(self) -> None:
-        """Three threads send, by a stream for threads, and this one receives."""
+        """Three threads send on one stream of `sync`, and this thread receives."""
 
         def wait(data: bytearray) -> None:
             writer.put(data).wait()
@@ -170,7 +170,7 @@ def play(crowd: Crowd) -> None:
     os.waitpid(child, 0)
     dropping = threading.Thread(target=deque, args=(iter(crowd.given.get, None), 0))
     dropping.start()
-    for thread in crowd.threads:  # which grow meanwhile
+    for thread in crowd.threads:  # the list grows meanwhile
         thread.join()
     crowd.given.put(None)
     dropping.join()

@@ -1,14 +1,14 @@
-"""A soak: hundreds of streams at once over every kind of link, for minutes or hours.
+"""A soak: hundreds of streams at once, over every kind of link, for minutes or hours.
 
-Two processes send, one on asyncio and one on uvloop; two others receive and compare
+Two processes send, one on asyncio and one on uvloop.  Two others receive and compare
 every byte, one with plain reads and one with our streams.  Streams end at random, from
-either side, and others take their places.  ``python -m soak --seconds 20``
+either side, and new ones replace them.  ``python -m soak --seconds 20``
 
-messages    what is sent, and who checks what has arrived
-ways        a stream, and how its other end gets to the receiver
+messages    messages, and the check of received ones
+ways        how to open a stream, and the fd that goes to the receiver
 sender      the process that sends
 receiver    the process that receives
-samples     memory, fds, threads and beats each second, which must not grow
+samples     memory, fds, threads and beats in each second, which must not grow
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Runs a soak, watches its processes, and says what it has found."""
+"""Run a soak, watch its processes, and report what was found."""
 
 import argparse
 import asyncio
@@ -17,9 +17,9 @@ from .samples import Sample, grown
 
 SENDERS = ("asyncio", "uvloop")
 RECEIVERS = ("plain", "ours")
-PATIENCE = 90.0  # seconds for all to end after the last second
-# While nobody receives, senders wait: a process that uses more than this of a second
-# does not.  The look is repeated until it is so, for a while.
+PATIENCE = 90.0  # seconds for all processes to end after the last second
+# While nobody receives, senders must wait.  A process that uses more than this share of
+# a second is busy, if it still does so after a while.
 IDLE = 0.15
 SETTLES = 30.0
 WORST = (
@@ -32,7 +32,7 @@ WORST = (
 
 @dataclass
 class Child:
-    """One of the processes, and what it has said."""
+    """One of the processes, and its output."""
 
     name: str
     process: asyncio.subprocess.Process
@@ -52,7 +52,7 @@ class Child:
             raise RuntimeError(f"{self.name} ended with status {status}")
 
     def seconds(self) -> float:
-        """Of a processor that it has used so far."""
+        """Return how many seconds of a processor it has used so far."""
         with open(f"/proc/{self.process.pid}/stat") as file:
             parts = file.read().rpartition(")")[2].split()
         return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
@@ -111,7 +111,7 @@ class Soak:
             done, left = await asyncio.wait(
                 listening, timeout=limit, return_when=asyncio.FIRST_EXCEPTION
             )
-            # (One that fails leaves the others without somebody to talk to.)
+            # (When one fails, the others lack a peer.)
             failed = [str(task.exception()) for task in done if task.exception()]
             if left and not failed:
                 names = [c.name for c in self.children if c.process.returncode is None]
@@ -130,7 +130,7 @@ class Soak:
     # -- busy loops -----------------------------------------------------------------
 
     async def stalls(self) -> None:
-        """Now and then nobody receives for a while."""
+        """Now and then, stop the receivers for a while."""
         every = min(60.0, self.options.seconds / 2)
         for _ in range(int(self.options.seconds / every - 0.5)):
             await asyncio.sleep(every)
@@ -144,7 +144,7 @@ class Soak:
             self.found += [f"busy loop: {name} while nobody receives" for name in busy]
 
     async def settle(self) -> list[str]:
-        """Who does not come to rest."""
+        """Return the names of senders that do not come to rest."""
         busy = [child for child in self.children if child.name in SENDERS]
         deadline = time.monotonic() + SETTLES
         while busy and time.monotonic() < deadline:
@@ -162,7 +162,7 @@ class Soak:
         for child in self.children:
             if child.wrong:
                 self.found.append(f"wrong bytes: {child.name}: {child.wrong}")
-            # (While the last ones end there is less of everything.)
+            # (While the last streams end, all figures fall.)
             busy = [sample for sample in child.samples if sample["at"] < over]
             lines = grown(busy) if not self.found else []
             self.found += [f"{child.name}: {line}" for line in lines]

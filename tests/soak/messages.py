@@ -1,24 +1,24 @@
-"""What is sent, and who checks what has arrived.
+"""Messages, and the check of received ones.
 
-A message is a header and a payload that both sides know.  Its sequence is one more than
-that of the last one, except that those which were cancelled may be missing: the header
-says how many messages before it were.
+A message is a header and a payload that both sides know.  Sequences go up by one,
+except that cancelled messages may be missing: the header has the number of cancelled
+messages right before it.
 """
 
 import oracle
 
-HEADER = oracle.HEADER  # stream, sequence, length, cancelled before; LAST
-LAST = 1 << 63  # in the fourth word: the stream ends behind this message
+HEADER = oracle.HEADER  # stream, sequence, length, cancelled messages before it; LAST
+LAST = 1 << 63  # in the fourth word: the stream ends after this message
 
 
 class Verifier(oracle.Checker):
-    """Takes one stream's bytes."""
+    """Checks the bytes of one stream."""
 
     def __init__(self, stream: int) -> None:
         super().__init__()
         self.stream = stream
         self.messages = self.missing = 0
-        self.ended = False  # the last message has come
+        self.ended = False  # the last message was received
         self._next = 0  # sequence
 
     def _feed_header(self, rest: memoryview) -> memoryview:

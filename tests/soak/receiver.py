@@ -1,8 +1,8 @@
 """The process that receives and compares every byte, with plain reads or our streams.
 
-Its two senders tell it of each stream, with the fd, and later how the stream ended over
-there.  Of each it knows then whether the end was right: all of it came after a clean
-close, and only the one who was meant to die early has not read to the end.
+Two senders announce each stream, with its fd, and later how it ended on their side.  So
+the receiver knows whether its own end was right: after a clean close everything has
+arrived, and only a stream that was meant to die early is not read to its end.
 """
 
 import contextlib
@@ -23,24 +23,24 @@ from .messages import Verifier
 from .samples import sampling
 
 ROOM = 1 << 20  # bytes of a read, at most
-# What one stream or another is read with: who takes little at a time leaves the rest
-# where it is, for a sender to show whether it believes that it has been read.
+# The sizes of reads.  Small reads leave data in the link, which shows whether a sender
+# believes that it has been read.
 SIZES = (5000, 40_000, 256 << 10, ROOM)
-NOTE = 4096  # bytes of what a sender says
+NOTE = 4096  # bytes of a sender's note
 
 
 class Wrong(Exception):
-    """Something arrived that was not sent, or not in its place."""
+    """Wrong data arrived, or data in the wrong place."""
 
 
 @dataclass
 class Incoming:
-    """A stream; of its two ends each is known at some time."""
+    """A stream, and what is known of its end on either side."""
 
     verifier: Verifier
     way: str
-    dies: int | None  # behind this byte it is closed here
-    ended: str = ""  # "end", or "left" if it has died here
+    dies: int | None  # after this byte, this side closes it
+    ended: str = ""  # "end", or "left" if it was closed here
     fate: str = ""
 
     def room(self) -> int:
@@ -57,10 +57,10 @@ class Incoming:
 
 
 class Receiver:
-    """All streams that are open, and what has come through those before.
+    """All open streams, and the counts of all that have ended.
 
-    ``plain`` reads by system calls, with a memory that all share while nobody else
-    runs; otherwise each stream is one of ours.
+    ``plain`` reads by system calls, into memory that all tasks share, as none uses it
+    across an await; otherwise each stream is one of ours.
     """
 
     def __init__(self, *, plain: bool) -> None:
@@ -77,7 +77,7 @@ class Receiver:
             helpers.cancel_scope.cancel()
 
     async def hear(self, sock: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
-        """Of new streams, and how others ended over there, until the sender ends."""
+        """Take notes of streams and of ends on the other side, to the sender's end."""
         while True:
             await anyio.wait_readable(sock)
             note, fds, _, _ = socket.recv_fds(sock, NOTE, 1)
@@ -140,7 +140,7 @@ class Receiver:
             raise Wrong(f"{one.way} {one.verifier.stream}: {error}") from None
 
     def judge(self, one: Incoming) -> None:
-        """Whether the end was right, if both are known."""
+        """Check whether the end was right, once both sides are known."""
         if not (one.ended and one.fate):
             return
         del self.open[one.verifier.stream]
@@ -159,7 +159,7 @@ def main(how: str, numbers: list[str]) -> int:
     try:
         options = {"use_uvloop": how == "ours"}
         anyio.run(receiver.run, notices, backend_options=options)
-    except Exception as error:  # (Wrong, or a group with one)
+    except Exception as error:  # (Wrong, or a group that contains it)
         if "Wrong(" not in repr(error):
             raise
         print(json.dumps({"wrong": repr(error)}), flush=True)

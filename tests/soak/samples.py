@@ -1,6 +1,6 @@
-"""What a process has and does, each second: memory, fds, threads, the loop's beats.
+"""Each second's memory, fds, threads and delays of a process.
 
-After a warm-up none of it may grow.
+After a warm-up, none of these may grow.
 """
 
 import json
@@ -16,21 +16,21 @@ Sample = dict[str, float]
 
 BEAT = 0.01  # seconds
 EVERY = 1.0
-# By how much the last quarter's median may be above the second quarter's: a share of
-# it, and so much more.  (Streams come and go, and messages that were cancelled are
-# copied for a while.)
+# By how much the last quarter's median may exceed the second quarter's: a share of it,
+# plus a constant.  (Streams come and go, and cancelled messages are copied for a
+# while.)
 MAY_GROW = {
-    "memory": (0.1, 64 << 20),  # (with what the allocator keeps between two pieces)
+    "memory": (0.1, 64 << 20),  # (including what the allocator keeps)
     "fds": (0.05, 24),
     "threads": (0.1, 8),
 }
-# Samples: a run of some seconds is over before all streams have begun, and on a busy
-# machine that is no fault.  It shows the bytes alone.
+# With fewer samples, growth is not checked: a run of some seconds ends before all
+# streams have begun, as it may on a busy machine.
 LEAST = 100
 
 
 def grown(samples: Sequence[Sample]) -> list[str]:
-    """What has grown, in words."""
+    """Return what has grown, in words."""
     found = []
     quarter = len(samples) // 4
     for what, (share, more) in MAY_GROW.items() if len(samples) >= LEAST else ():
@@ -43,7 +43,7 @@ def grown(samples: Sequence[Sample]) -> list[str]:
 
 
 async def sampling(counts: Mapping[str, int]) -> None:
-    """Print a sample each second, and by how much a beat was late at most meanwhile."""
+    """Print a sample each second, with the longest delay of a beat in it."""
     late, said = 0.0, time.monotonic()
     while True:
         began = time.monotonic()
@@ -63,7 +63,7 @@ async def sampling(counts: Mapping[str, int]) -> None:
 
 
 def private() -> int:
-    """Bytes of memory that no other process shares."""
+    """Return how many bytes of memory no other process shares."""
     with open("/proc/self/smaps_rollup") as file:
         lines = [line.split() for line in file]
     parts = ("Private_Clean:", "Private_Dirty:")

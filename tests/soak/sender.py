@@ -1,8 +1,7 @@
-"""The process that sends: so many streams at once, each followed by another one.
+"""The process that sends on many streams at once, each followed by another one.
 
 A stream ends by a clean close, by an abort in the middle of a message, or by its
-reader, who may leave at any byte.  What a buffer held is overwritten as soon as it is
-ours again.
+reader, who may leave at any byte.  A buffer is overwritten as soon as it is ours again.
 """
 
 import contextlib
@@ -30,12 +29,12 @@ from . import ways
 from .messages import HEADER, LAST
 from .samples import sampling
 
-SMALL, LARGEST = 65537, 1 << 20  # bytes of a message
-IN_FLIGHT = 3  # messages of put
-# The receiver of a way: 0 only ever reads.
+SMALL, LARGEST = 65537, 1 << 20  # sizes of messages in bytes
+IN_FLIGHT = 3  # messages put at once
+# The receiver of some ways: 0 uses only plain reads.
 FIXED = dict.fromkeys(LENDING, 0)
-BUDGET = (256 << 10, 64 << 20)  # bytes of a life, or a message more
-THREADS = 4  # that send from threads
+BUDGET = (256 << 10, 64 << 20)  # bytes of a stream, exceeded by a message at most
+THREADS = 4  # threads that send
 
 
 def size(chance: random.Random) -> int:
@@ -48,14 +47,14 @@ def size(chance: random.Random) -> int:
 
 
 def room(nbytes: int) -> memoryview:
-    """For a message, with what was never sent in it."""
+    """Make a buffer for a message, filled with bytes that are never sent."""
     view = memoryview(bytearray(HEADER.size + nbytes))
     poison(view, CANARY)
     return view
 
 
 class Office:
-    """What all streams of the process share: counters, and the way to receivers."""
+    """Shared by all streams of the process: counters, and sockets to the receivers."""
 
     def __init__(
         self, number: int, receivers: list[socket.socket], folder: Path, until: float
@@ -73,7 +72,7 @@ class Office:
         return time.monotonic() >= self.until
 
     async def tell(self, receiver: int, *fds: int, **fact: Any) -> None:
-        """(The receiver may be stopped for a while, and the socket full.)"""
+        """(The receiver may be stopped for a while, with a full socket.)"""
         sock = self.receivers[receiver]
         async with self.gates[receiver]:
             await anyio.wait_writable(sock)
@@ -81,7 +80,7 @@ class Office:
 
 
 class Sender:
-    """One stream after the other, and the buffers for them."""
+    """Plays one stream after the other, and owns their buffers."""
 
     def __init__(self, office: Office, way: str, seed: int) -> None:
         self.office, self.way = office, way
@@ -92,7 +91,7 @@ class Sender:
         if way in LENDING:
             self.pool = azc.FramePool(HEADER.size + LARGEST, slots=2)
         self.stream: Any = None
-        self.number = self.sequence = self.cancelled = self.sent = 0  # of the stream
+        self.number = self.sequence = self.cancelled = self.sent = 0  # for this stream
 
     async def live(self) -> None:
         while not self.office.is_over:
@@ -100,8 +99,8 @@ class Sender:
         self.stream = None
 
     async def _life(self) -> None:
-        """One stream, from its opening to its end."""
-        doomed = self.chance.random() < 0.2  # its reader leaves, behind so many bytes:
+        """Play one stream, from its opening to its end."""
+        doomed = self.chance.random() < 0.2  # the reader leaves after some bytes
         dies = self.chance.randint(0, BUDGET[1] // 4) if doomed else None
         receiver = FIXED.get(self.way, self.chance.randint(0, 1))
         self.number = next(self.office.ids)
@@ -139,7 +138,7 @@ class Sender:
             return "broken"
 
     async def _abort(self) -> str:
-        """End in the middle of a message, if it has one."""
+        """End in the middle of a message, if one is being sent."""
         self.office.counts["aborts"] += 1
         async with anyio.create_task_group() as tasks:
 
@@ -164,7 +163,7 @@ class Sender:
             await self._send(size(self.chance))
 
     def _fill(self, buffer: memoryview, nbytes: int, last: bool = False) -> memoryview:
-        """Write a message into the beginning of a buffer."""
+        """Write a message into the start of a buffer."""
         view = buffer[: HEADER.size + nbytes]
         flags = self.cancelled | (LAST if last else 0)
         HEADER.pack_into(view, 0, self.number, self.sequence, nbytes, flags)
@@ -182,7 +181,7 @@ class Sender:
     async def _send(self, nbytes: int, last: bool = False) -> None:
         if self.pool is not None:
             async with await self.pool.acquire() as frame:
-                with frame.view as buffer:  # (an error's traceback may hold it)
+                with frame.view as buffer:  # (no traceback must hold it)
                     await self._send_from(buffer, nbytes, last)
         else:
             await self._send_from(self.large, nbytes, last)
@@ -197,7 +196,7 @@ class Sender:
             finally:
                 poison(view, CANARY if scope.cancel_called else POISON)
                 sent = len(view)
-                view.release()  # (an error would be that somebody still borrows it)
+                view.release()  # (this fails if the buffer is still borrowed)
             self._count(1, sent)
             return
         self.cancelled += 1
@@ -216,7 +215,7 @@ class Sender:
             )
 
     async def _put(self) -> None:
-        """Some in flight; each buffer is overwritten when its ticket is done."""
+        """Keep messages in flight; overwrite each buffer when its ticket is done."""
         tickets = []
         for buffer in self.small:
             view = self._fill(buffer, self.chance.choice((1, 4096, 65536, 65537)))

@@ -1,9 +1,9 @@
-"""A stream to send to, and how its other end gets to the process that receives.
+"""Open a stream, and get the fd of its other end for the receiving process.
 
-pipe      `azc.pipe()`                               unix    a socket pair
-adopted   a pipe with the usual size, as it is       tcp4    127.0.0.1
-lending     a pipe whose reader only reads, so that    relay   a pipe, and a relay from
-          a pool's frames travel without a copy              there to any of the others
+pipe      `azc.pipe()`                          unix    a socket pair
+adopted   a pipe of the usual size              tcp4    127.0.0.1
+lending   a pipe whose reader only reads, so    relay   a pipe, and a relay from there
+          that a pool's frames are not copied           to one of the others
 fifo      a FIFO in the file system
 """
 
@@ -16,7 +16,7 @@ from links import open_link
 
 import aiozerocopy as azc
 
-# How many of each hundred
+# Out of a hundred streams
 SHARES = {
     **{"pipe": 20, "adopted": 18, "lending": 8, "lending-unix": 7, "fifo": 10},
     **{"unix": 16, "tcp4": 12, "relay": 9},
@@ -25,13 +25,13 @@ RELAYED = ("pipe", "adopted", "fifo", "unix", "tcp4")  # where a relay may lead 
 
 
 def shared_out(streams: int) -> list[str]:
-    """The way of each of so many streams."""
+    """Return the way of each stream."""
     hundred = [way for way, share in SHARES.items() for _ in range(share)]
     return [hundred[(2 * n + 1) * 100 // (2 * streams)] for n in range(streams)]
 
 
 def open_end(way: str, folder: Path) -> tuple[azc.SendStream, int]:
-    """Our end, and the fd of the other one, which is to be closed here."""
+    """Open our end, and the fd of the other end, which the caller must close."""
     if way == "pipe":
         reader, writer = azc.pipe()
         fd = os.dup(reader.fileno())
@@ -45,7 +45,7 @@ def open_end(way: str, folder: Path) -> tuple[azc.SendStream, int]:
 
 
 async def relay(source: azc.ReceiveStream, sink: azc.SendStream) -> None:
-    """Until the source's end, or that of the sink."""
+    """Relay until the source or the sink ends."""
     async with AsyncExitStack() as stack:
         stack.callback(source.abort)
         stack.callback(sink.abort)
@@ -53,4 +53,4 @@ async def relay(source: azc.ReceiveStream, sink: azc.SendStream) -> None:
             await azc.relay(source, sink)
             await sink.aclose()
         except azc.StreamBroken:
-            pass  # the reader has gone, and whoever sends will hear of it
+            pass  # the reader has gone; the sender will learn of it

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Failing:
-    """Its first calls of accept fail by these errors; all else is the socket's own."""
+    """The first calls of accept fail with these errors; the rest is unchanged."""
 
     def __init__(self, sock: socket.socket, *errors: int) -> None:
         self._sock = sock

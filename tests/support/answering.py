@@ -1,4 +1,4 @@
-"""Answers of C that cannot be provoked in time."""
+"""Answers of C that a test cannot provoke at the right moment."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,10 +11,7 @@ from aiozerocopy._core.waiter import Waiter
 
 
 class Answering:
-    """Put it in place of ``lib``: the named function gives, or is, the answer.
-
-    And so do ``others``.
-    """
+    """Stand in for ``lib``, with other functions or answers for the given names."""
 
     def __init__(
         self,
@@ -30,14 +27,14 @@ class Answering:
 
 
 def interrupt(*_: object) -> Any:
-    """In place of a function: a signal's handler raises there."""
+    """Stand in for a function that a signal's handler interrupts."""
     raise KeyboardInterrupt
 
 
 class InUse:
-    """What is taken back is in use by a system call just then.
+    """A system call still uses the buffers when they are taken back.
 
-    ``waits`` tells how its end was waited for.
+    ``waits`` tells how the package waited for the end of that call.
     """
 
     def __init__(self, waiter: Waiter | None, patched: pytest.MonkeyPatch) -> None:
@@ -58,7 +55,7 @@ class InUse:
 
 
 class TwiceInterrupted:
-    """The second time while buffers are taken back, of which ``tries`` is told."""
+    """Interrupt `place`, and then the first of the ``tries`` to take buffers back."""
 
     def __init__(self, place: str, patched: pytest.MonkeyPatch) -> None:
         self.tries = 0

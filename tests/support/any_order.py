@@ -1,13 +1,13 @@
 """Any calls in any order, on real links: what arrives is what the contract allows.
 
-Hypothesis picks the calls, and shortens a run that fails to the few that matter.  The
-model is the list of messages in the order of the calls.  What was read is whole
-messages from that list, in that order, each once; none is left out but what was
-cancelled or has failed; what was sent is there.  The instant a call is over its memory
-is resized and poisoned, so that a byte of it which goes out later is seen.
+Hypothesis picks the calls, and shortens a failing run to the few calls that matter.
+The model is the list of messages in the order of the calls.  The peer must read whole
+messages from that list, in order, each once.  Only a message that was cancelled or has
+failed may be missing.  As soon as a call is over, its memory is resized and poisoned,
+so that a byte of it that is sent later is noticed.
 
-AZC_EXAMPLES=5000 asks for more, with a seed of its own each time, which it prints;
-AZC_SEED repeats one.
+AZC_EXAMPLES=5000 runs more examples, with a new seed each time, which is printed;
+AZC_SEED repeats a run.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from inventory import open_files
-from links import BIG, open_link
+from links import BIG, open_link, turns
 from oracle import HEADER, Checker, message, poison
 
 import aiozerocopy as azc
@@ -46,17 +46,17 @@ from aiozerocopy._core.borrows import Port
 EXAMPLES = int(os.environ.get("AZC_EXAMPLES", "0"))
 DEFAULT = 25  # for each link and loop
 STEPS = 30
-PATIENCE = 5.0  # seconds for what is over soon, or never
+PATIENCE = 5.0  # seconds for something that happens soon or never
 QUEUE_LIMIT = 150_000
-FRAME = 200_000  # of payload: it is lent, where that is done
+FRAME = 200_000  # bytes of payload: such a message is lent, on links that lend
 SIZES = st.sampled_from([0, 1, 100, 4064, 4065, 30_000, 70_000, FRAME])
-COPIED = 4096  # bytes, and fewer
+COPIED = 4096  # up to this many bytes are copied
 FEW = st.sampled_from([1, 100, 4096, 65_536, 300_000])
 FAILURES = (StreamBroken, StreamClosed, anyio.BusyResourceError)
 
 
 def _is_in(thread: threading.Thread, function: Callable[..., object]) -> bool:
-    """Has the thread called it, and it has not returned?"""
+    """Tell whether the thread is inside of the function."""
     frame = sys._current_frames().get(thread.ident or 0)
     while frame is not None and frame.f_code is not function.__code__:
         frame = frame.f_back
@@ -70,15 +70,15 @@ class Call:
         self.numbers = numbers
         self.memory = memory
         self.may_be_cancelled = patient
-        self.is_queued = False  # a ticket stands for it
-        self.is_borrowed = False  # its memory, until it is over
+        self.is_queued = False  # a ticket stands for this call
+        self.is_borrowed = False  # its memory is borrowed until the call is over
         self.nbytes = sum(memoryview(data).nbytes for data in memory)
         self.end = ""  # sent, cancelled, failed
         self.complaint = ""
         self.task: Any = None
 
     def give_back(self, end: str) -> None:
-        """It is over: its memory is the caller's, who makes use of it at once."""
+        """End the call: its memory is the caller's again, who reuses it at once."""
         for data in self.memory:
             if isinstance(data, bytearray):
                 try:
@@ -93,7 +93,7 @@ class Call:
 
 
 class World:
-    """A link with our stream at one end, and the calls of it."""
+    """A link with our stream at one end, and the calls on that stream."""
 
     def __init__(self, kind: str, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -109,12 +109,12 @@ class World:
         os.set_blocking(self.fd, False)
         self.calls: list[Call] = []
         self.checker = Checker()
-        self.has_ended = False  # the peer has seen that
+        self.has_ended = False  # the peer has seen the end
 
     # -- time ---------------------------------------------------------------------
 
     def turn(self, count: int = 3) -> None:
-        """Let the event loop go on, and see who complains."""
+        """Run a few turns of the event loop, and raise any complaint of a call."""
         self.loop.run_until_complete(turns(count))
         for call in self.calls:
             assert not call.complaint, call.complaint
@@ -132,7 +132,7 @@ class World:
         return [call for call in self.calls if not call.end]
 
     def new(self, *sizes: int, patient: bool = True) -> Call:
-        """A call that sends so many messages."""
+        """Make a call that sends a message of each of these sizes."""
         first = sum(len(call.numbers) for call in self.calls)
         numbers = list(range(first, first + len(sizes)))
         memory = [
@@ -182,7 +182,7 @@ class World:
 
     async def put(self, call: Call) -> None:
         ticket = await self.stream.put(call.memory[0])
-        call.may_be_cancelled = False  # it would not take the message back
+        call.may_be_cancelled = False  # a cancellation would not take it back
         call.is_queued = True
         await ticket
 
@@ -205,7 +205,7 @@ class World:
     # -- the peer -----------------------------------------------------------------
 
     def read(self, n: int) -> None:
-        """Up to n bytes, of those that are there."""
+        """Read up to n bytes of those that are there."""
         while n > 0 and not self.has_ended:
             try:
                 data = os.read(self.fd, min(n, 1 << 16))
@@ -227,7 +227,7 @@ class World:
     # -- what must hold -----------------------------------------------------------
 
     def check_order(self) -> None:
-        """What has come is the list, without those that may be left out."""
+        """What has arrived is the list, without the messages that may be missing."""
         came = list(self.checker.counts)
         assert came == sorted(set(came)), f"they came in the order {came[-9:]}"
         last = came[-1] if came else -1
@@ -240,28 +240,28 @@ class World:
                 ), f"message {number} ({call.end or 'pending'}) was left out"
 
     def check_memory(self) -> None:
-        """Bounded by the limit, or by one message of any size."""
+        """Queued memory stays below the limit, or is one message of any size."""
         queued = [call.nbytes for call in self.pending if call.is_queued]
-        # (What is in the kernel counts here, and no more for the queue.)
+        # (Bytes that the kernel holds count here, but no longer for the queue.)
         assert sum(queued) <= max(QUEUE_LIMIT, *queued, 0) + BIG, "a put did not wait"
         largest = max((call.nbytes for call in self.calls), default=0)
         assert self.stream.stats.bytes_queued <= max(QUEUE_LIMIT, largest)
 
     def check_borrowed(self) -> None:
-        """What is being sent cannot be resized, unless it is small and was copied."""
+        """A buffer in use cannot be resized; small messages are copied instead."""
         for call in self.pending:
             if not call.is_borrowed or not call.memory or call.nbytes <= COPIED:
                 continue
             try:
                 call.memory[0].append(0)
-            except (BufferError, AttributeError):  # a frame has no such thing
+            except (BufferError, AttributeError):  # a frame has no append()
                 continue
             call.memory[0].pop()
-            self.turn(9)  # it may have come to its end just now
+            self.turn(9)  # the call may have ended just now
             assert call.end, "a buffer is not borrowed while it is being sent"
 
     def lost(self) -> list[int]:
-        """Messages that were sent, and have not arrived."""
+        """Return the messages that were sent and have not arrived."""
         return [
             number
             for call in self.calls
@@ -270,7 +270,7 @@ class World:
         ]
 
     def check_end(self, complaint: str, *, is_whole: bool = True) -> None:
-        """The peer sees it, and has all that was sent, if nothing was thrown away."""
+        """The peer sees the end; if nothing was discarded, it has all that was sent."""
         self.read_until(lambda: self.has_ended, complaint)
         self.check_order()
         if is_whole:
@@ -280,7 +280,7 @@ class World:
     # -- the end ------------------------------------------------------------------
 
     def close(self, *, is_whole: bool, is_there: bool = True) -> None:
-        """Our stream has ended, or will now; ``is_there``: a peer that reads."""
+        """Close our stream if it is open; ``is_there``: the peer still reads."""
         wait = self.read_until if is_whole else self.wait
         wait(lambda: not self.pending, "a call does not end")
         closing = self.loop.create_task(self._aclose())
@@ -307,7 +307,7 @@ class World:
         self.tidy()
 
     def tidy(self) -> None:
-        """And nothing must be left."""
+        """Nothing is left behind."""
         for call in self.calls:
             if call.task is not None and not call.task.done():
                 call.task.cancel()
@@ -327,11 +327,6 @@ class World:
 
     def _left(self) -> dict[str, str]:
         return {fd: file for fd, file in open_files().items() if fd not in self._fds}
-
-
-async def turns(count: int) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 # ---- which calls, in which order ----------------------------------------------------
@@ -400,7 +395,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 9))
     def cancel(self, which: int) -> None:
-        """One that takes its message back, or goes on with a copy."""
+        """Cancel a call that takes its message back, or goes on with a copy."""
         calls = [call for call in self.world.pending if call.may_be_cancelled]
         if calls:
             calls[which % len(calls)].task.cancel()
@@ -414,22 +409,19 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def read_all(self) -> None:
-        """All that was asked for comes to its end, if the peer reads.
-
-        So does the copy of what a cancelled call had begun.
-        """
+        """If the peer reads, all calls end, and so does the copy of a cancelled one."""
         world = self.world
         world.read_until(
             lambda: not world.pending and not world.stream._out.stats().queued,
             "a call does not end",
         )
-        # (TCP has it all, and yet its reader may not)
+        # (TCP may hold all of it, while the peer has not received it yet)
         world.read_until(lambda: not world.lost(), "what was sent does not come")
 
     @rule(size=st.sampled_from([4096, 16_384, 65_536, 1 << 20]))
     @precondition(lambda self: self.kind in ("pipe", "lending"))
     def resize(self, size: int) -> None:
-        with contextlib.suppress(OSError):  # there is more in it, or the user's share
+        with contextlib.suppress(OSError):  # the pipe is too full, or the user's share
             fcntl.fcntl(self.world.fd, fcntl.F_SETPIPE_SZ, size)
 
     # -- ends ---------------------------------------------------------------------
@@ -441,7 +433,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def abort(self) -> None:
-        """What was not sent is thrown away."""
+        """Discard what was not sent."""
         self.world.stream.abort()
         self.world.close(is_whole=False)
         self.begin_again()
@@ -458,7 +450,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def peer_dies(self) -> None:
-        """All who wait hear of it; so does the next, or one after it."""
+        """All waiting calls fail; so does the next call, or one soon after it."""
         world = self.world
         os.close(world.link.take_read_fd())
         world.has_ended = True
@@ -470,14 +462,14 @@ class Machine(RuleBasedStateMachine):
             world.wait(lambda: call.end, "a send outlives its peer")
             return call.end == "failed"
 
-        # (TCP tells it by a packet, which may take its time.)
+        # (With TCP a packet reports it, which may take its time.)
         world.wait(fails, "nobody hears that the peer has died")
         world.close(is_whole=False, is_there=False)
         self.begin_again()
 
     @rule()
     def forget(self) -> None:
-        """A stream that nobody has any more is closed by the collector."""
+        """The collector closes a stream that has no reference left."""
         self.read_all()
         self.world.drop_in_a_cycle()
         self.begin_again()
@@ -493,7 +485,7 @@ def new_loop(kind: str) -> asyncio.AbstractEventLoop:
 
 
 def machine(link: str, loop: str) -> type[Machine]:
-    """The class for one kind of link and event loop."""
+    """Make the class for one kind of link and event loop."""
     members = {"kind": link, "kind_of_loop": loop, "steps": 0}
     return type(f"Machine_{link}_{loop}", (Machine,), members)
 

@@ -1,7 +1,7 @@
-"""A pytest plugin for anyio's own tests: what gives a socket stream gives one of ours.
+"""A pytest plugin for anyio's own tests: calls that return a socket stream return ours.
 
-`tests/slow/test_anyio_suite.py` says how it is run.  Two habits of anyio's are asked
-for, as a user would: a second sender is refused, and a close does not flush.
+`tests/slow/test_anyio_suite.py` says how it is run.  It sets two options, as a user
+could, that are anyio's habit: refuse a second sender, and do not flush at a close.
 """
 
 import os
@@ -62,7 +62,7 @@ async def wrap(_: object, sock: socket.socket) -> azc.Stream:
 
 
 class LoopOfListener:
-    """What it accepts becomes one of our streams, in place of a transport."""
+    """Turn an accepted socket into one of our streams, instead of a transport."""
 
     def __init__(self, loop: Any) -> None:
         self._loop = loop

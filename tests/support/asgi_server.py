@@ -1,4 +1,4 @@
-"""A server for ASGI applications that sends nothing anywhere, and notes all."""
+"""An ASGI server for tests: it sends nothing, and notes what the application says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HTTP: dict[str, Any] = {"type": "http", "http_version": "1.1", "method": "GET"}
 
 
 class Call:
-    """One call of an application: what it is asked, told, and what it says."""
+    """One call of an application, with what it receives and what it sends."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class Call:
             **more,
         }
         self.said: list[dict[str, Any]] = []  # by the application
-        self._gate = anyio.Event()  # of what is sent
+        self._gate = anyio.Event()  # closed while nothing can be sent
         self._gate.set()
-        self.failure: Exception | None = None  # of all that is sent from now on
+        self.failure: Exception | None = None  # raised by every send from now on
         self.done = False
         self._tell, self._told = anyio.create_memory_object_stream[Any](math.inf)
         first = {"websocket": "websocket.connect", "http": "http.request"}
@@ -47,7 +47,7 @@ class Call:
             self.tell(first[kind["type"]])
 
     def stop_reading(self) -> None:
-        """From now on nothing gets out."""
+        """Block every send from now on."""
         self._gate = anyio.Event()
 
     def read_on(self) -> None:
@@ -92,12 +92,12 @@ class Call:
 
     @property
     def pictures(self) -> list[bytes]:
-        """The messages of a WebSocket, or the pieces of an answer without an end."""
+        """Return a WebSocket's messages, or the pieces of an endless HTTP answer."""
         sent = [message.get("bytes") or message.get("body") for message in self.said]
         return [message for message in sent if message]
 
     async def shows(self, count: int) -> None:
-        """Return when it has got so many."""
+        """Return when the viewer has this many pictures."""
         await until(lambda: len(self.pictures) >= count)
 
 
@@ -105,7 +105,7 @@ class Call:
 async def calling(
     application: WebApp, kind: dict[str, Any], path: str, **more: Any
 ) -> AsyncIterator[Call]:
-    """A viewer who watches; cancelled at the end of the block, as servers do it."""
+    """A watching viewer, cancelled at the end of the block, as servers do it."""
     call = Call(kind, path, **more)
     before = application.viewers
     async with cut_short(call.run, application):

@@ -38,9 +38,9 @@ OPTIONS = (
     "--enable-unsafe-swiftshader",
     "--remote-debugging-pipe",
 )
-# A machine for tests has no GPU: WebGL is drawn by the processor.
+# Machines that run tests have no GPU: the processor draws WebGL.
 NO_GPU = ("--disable-gpu",)
-# All else too, in the way of a GPU: slower, but the colours are those that users see.
+# Everything is drawn as on a GPU: slower, but with the colours that users see.
 AS_GPU = (
     "--use-gl=angle",
     "--use-angle=swiftshader",
@@ -50,7 +50,7 @@ AS_GPU = (
 
 
 def find() -> str | None:
-    """A Chromium on the PATH."""
+    """Return the path of a Chromium, if one is on the PATH."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
@@ -58,11 +58,11 @@ NEEDED = pytest.mark.skipif(find() is None, reason="needs Chromium")
 
 
 class BrowserError(Exception):
-    """What the browser said, or that it said nothing in time."""
+    """An error from the browser, or no answer in time."""
 
 
 class Browser:
-    """One browser with one page.  All calls block."""
+    """A browser with one page.  All calls block."""
 
     def __init__(self, process: subprocess.Popen[bytes], to: int, back: int) -> None:
         self._process = process
@@ -82,7 +82,7 @@ class Browser:
     # -- the protocol -------------------------------------------------------------
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """One command, and its answer."""
+        """Send a command, and return its result."""
         number = next(self._ids)
         command = {"id": number, "method": method, "params": params}
         if self._session:
@@ -122,7 +122,7 @@ class Browser:
     # -- the page -----------------------------------------------------------------
 
     def open(self, url: str) -> None:
-        """Go there, and return when it has loaded."""
+        """Go to this address, and return when it has loaded."""
         self._events.clear()
         answer = self.call("Page.navigate", url=url)
         if "errorText" in answer:
@@ -130,13 +130,13 @@ class Browser:
         self._wait_for("Page.loadEventFired")
 
     def follow(self, expression: str) -> None:
-        """Do what leads to another page, and return when that has loaded."""
+        """Run an expression that leads to another page; return when that has loaded."""
         self._events.clear()
         self.evaluate(expression)
         self._wait_for("Page.loadEventFired")
 
     def evaluate(self, expression: str) -> Any:
-        """The value of an expression, or of what it promises."""
+        """Return the value of an expression; a promise is awaited."""
         answer = self.call(
             "Runtime.evaluate",
             expression=expression,
@@ -148,7 +148,7 @@ class Browser:
         return answer["result"].get("value")
 
     def wait_until(self, condition: str) -> Any:
-        """The value of an expression once it is true, as the page itself sees it."""
+        """Return the value of an expression in the page as soon as it is true."""
         seconds = PATIENCE - 3
         return self.evaluate(f"""new Promise((resolve, reject) => {{
             const end = performance.now() + {seconds * 1000};
@@ -163,7 +163,7 @@ class Browser:
         }})""")
 
     def complaints(self) -> list[str]:
-        """What the page's console holds of errors since it was opened."""
+        """Return the errors on the page's console since it was opened."""
         found = []
         for event in self._events:
             if event.get("method") == "Runtime.exceptionThrown":
@@ -175,12 +175,12 @@ class Browser:
         return found
 
     def press(self, key: str) -> None:
-        """A key of the keyboard, by its name."""
+        """Press the key of this name."""
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
     def resize(self, width: int, height: int, scale: float, *, phone: bool) -> None:
-        """Have a window of this size, in CSS pixels."""
+        """Set the size of the window, in CSS pixels."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -192,7 +192,7 @@ class Browser:
 
 @contextlib.contextmanager
 def running(drawing: Sequence[str] = NO_GPU) -> Iterator[Browser]:
-    """A browser, which has ended with the block."""
+    """A browser, which ends with the block."""
     path = find()
     assert path is not None
     with contextlib.ExitStack() as undo:
@@ -207,7 +207,7 @@ def running(drawing: Sequence[str] = NO_GPU) -> Iterator[Browser]:
         undo.callback(os.close, back)
         theirs.callback(os.close, read_fd)
         theirs.callback(os.close, write_fd)
-        # It wants them as 3 and 4.
+        # Chromium expects these pipes as fds 3 and 4.
         command = [path, *OPTIONS, *drawing, f"--user-data-dir={home}", "about:blank"]
         script = f'exec 5<&{read_fd} 6>&{write_fd} 3<&5 4>&6 5<&- 6>&-; exec "$@"'
         process = subprocess.Popen(
@@ -234,7 +234,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 class Page:
-    """The page in the browser, for tasks."""
+    """The browser's page, with calls for tasks."""
 
     def __init__(self, browser: Browser) -> None:
         self.browser = browser
@@ -253,7 +253,7 @@ class Page:
 
     @asynccontextmanager
     async def changed_by(self, script: str) -> AsyncIterator[None]:
-        """A block in which each page runs this script before its own."""
+        """In this block, each page runs this script before its own."""
         call = self.browser.call
         evaluate = "ScriptToEvaluateOnNewDocument"
         added = await self.do(partial(call, f"Page.add{evaluate}", source=script))
@@ -263,8 +263,8 @@ class Page:
             await self.do(partial(call, f"Page.remove{evaluate}", **added))
 
     async def says(self, state: str) -> str:
-        """What it says once it is in this state, in words that are to be seen."""
-        # (in one look, as it may soon be in another state)
+        """Return the notice that the page shows once it is in this state."""
+        # (one expression reads both, as the state may soon change)
         is_there = f"document.body.dataset.state === '{state}'"
         [text] = await self.until(
             f"{is_there} && [document.getElementById('notice').innerText]"
@@ -277,7 +277,7 @@ class Page:
 async def publishing(
     hub: Broadcast, picture: Any, pixel_format: str = ""
 ) -> AsyncIterator[None]:
-    """Publish 30 frames a second: always this picture, or what it makes of a number."""
+    """Publish 30 frames a second: the picture, or its result for a frame's number."""
 
     async def publish() -> None:
         while True:

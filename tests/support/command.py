@@ -18,26 +18,26 @@ PROGRAM = [sys.executable, "-m", "aiozerocopy"]
 
 
 def environment() -> dict[str, str]:
-    """Return ours, as it is now, in which warnings are errors."""
+    """Return our environment, with warnings as errors."""
     return scripts.environment(PYTHONWARNINGS="error")
 
 
 def start(*words: object, **options: Any) -> subprocess.Popen[str]:
-    """Start it, with pipes from its output unless ``options`` say otherwise."""
+    """Start the command, with pipes from its output unless ``options`` differ."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     given: dict[str, Any] = {**pipes, "env": environment(), **options}
     return subprocess.Popen([*PROGRAM, *map(str, words)], text=True, **given)
 
 
 def run(*words: object) -> tuple[int, str, str]:
-    """Return its exit status, and what it said on stdout and stderr."""
+    """Run the command; return its exit status, stdout and stderr."""
     with start(*words) as process:
         said, complained = process.communicate(timeout=15)
     return process.returncode, said, complained
 
 
 class Terminal:
-    """A terminal, and a program in it."""
+    """A terminal with a program in it."""
 
     def __init__(self, words: list[str], folder: Path, **environment: str) -> None:
         self.said = ""
@@ -57,11 +57,11 @@ class Terminal:
         os.close(keyboard)
 
     def read_until(self, words: str | None) -> None:
-        """Read until it says that; None: to the end."""
+        """Read until the program has written these words; with None, to the end."""
         while words is None or words not in self.said:
             try:
                 more = os.read(self._screen, 65536)
-            except OSError:  # nobody has the terminal any more
+            except OSError:  # no process has the terminal open any more
                 more = b""
             if not more:
                 assert words is None, self.said

@@ -1,7 +1,7 @@
 """Runs CPython's own tests of asyncio, on loops whose connections are ours.
 
-It is given a module, what the names of the tests are to have in them, and what they are
-not to have, as JSON; and prints a line of JSON: how many passed, and which failed.
+Its argument is JSON: a module, words of which a test's name must have one, and words of
+which it must have none.  It prints JSON: how many tests passed, and which failed.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ def _patch() -> None:
 class _Result(unittest.TextTestResult):
     def stopTest(self, test: unittest.TestCase) -> None:
         super().stopTest(test)
-        gc.collect()  # what one has left shall not warn in another
+        gc.collect()  # garbage of this test must not warn in the next
 
 
 def _all(suite: Any) -> Any:

@@ -1,16 +1,16 @@
-"""A hostile crowd, the server that it is for, and honest viewers beside it.
+"""A hostile crowd, the server that it attacks, and honest viewers beside it.
 
     crowd.py serve FACE         one of `FACES`; prints its port, and a line of JSON for
-                                each line that comes: CPU seconds, and what it holds
-    crowd.py attack FACE PORT   3,200 clients from 20 addresses, which come again when
-                                they were sent away
+                                each line of input: CPU seconds, memory and the like
+    crowd.py attack FACE PORT   3,200 clients from 20 addresses, which connect again
+                                whenever the server closes
     crowd.py watch FACE PORT SECONDS
-                                50 viewers: prints the milliseconds that frames took,
-                                and how many did not come, and probes of ``/healthz``
+                                50 viewers: prints how many milliseconds frames took,
+                                how many were lost, and how ``/healthz`` answered
 
-Hostile clients are silent, or send their request or token byte by byte, or watch
-without reading, or ask again and again.  (A Dask client may run code once it has shaken
-hands: those are hostile before.)  Where all is ours, the collector is off.
+A hostile client is silent, or sends its request or token byte by byte, or watches
+without reading, or asks again and again.  (A Dask client is hostile before the
+handshake: it may run any code afterwards.)  Where all is ours, gc is disabled.
 """
 
 import asyncio
@@ -40,17 +40,17 @@ from aiozerocopy._net.frame_header import HEADER_SIZE, FrameHeader
 
 FACES = ("ours", "uvicorn", "hypercorn", "aiohttp", "tcp", "distributed")
 CROWD = {"silent": 1000, "dripping": 1000, "stuck": 1000, "flooding": 200}
-VIEWERS, RATE = 50, 30  # and frames a second
+VIEWERS, RATE = 50, 30  # viewers, and frames a second
 TOKEN = b"crowd"
 PAGES = 4096
-COMMS: set[Any] = set()  # of Dask's clients
+COMMS: set[Any] = set()  # connections of Dask's clients
 
 
 # ---- the server ---------------------------------------------------------------------
 
 
 async def publish(hub: azc.Broadcast) -> None:
-    """Frames with the time in them."""
+    """Publish frames that hold the time."""
     async with azc.FramePool((48, 64, 3), slots=4) as pool:
         due = time.monotonic()
         while True:
@@ -114,22 +114,22 @@ async def serve(name: str) -> None:
             tasks.cancel_scope.cancel()
 
 
-# ---- who is hostile -----------------------------------------------------------------
+# ---- the hostile crowd --------------------------------------------------------------
 
 
 def words(name: str) -> tuple[bytes, bytes]:
-    """What makes a viewer, and what a flood consists of."""
+    """Return the request of a viewer, and the bytes that a flood repeats."""
     if name == "tcp":
         shown = struct.pack("<4sH", b"AZCT", len(TOKEN)) + TOKEN
         return shown, shown[:-1] + b"?"
-    if name == "distributed":  # of one buffer, and how long that is
+    if name == "distributed":  # one buffer, and its length
         return struct.pack("<QQ", 1, 16_000) + b"x", struct.pack("<QQ", 1, 1 << 40)
     prefix = "" if name == "ours" else PREFIX
     return upgrade(f"{prefix}/raw"), asking(f"{prefix}/healthz")
 
 
 async def visit(kind: str, sock: socket.socket, name: str) -> None:
-    """Until the server has closed it, or for a minute."""
+    """Stay until the server closes, or for about a minute."""
     loop = asyncio.get_running_loop()
     watching, flood = words(name)
     if kind == "dripping":
@@ -169,11 +169,11 @@ async def attack(name: str, port: int) -> None:
     )
 
 
-# ---- who is honest ------------------------------------------------------------------
+# ---- the honest viewers -------------------------------------------------------------
 
 
 class Watch:
-    """What the viewers have seen together."""
+    """What all viewers have seen together."""
 
     def __init__(self, name: str, port: int, seconds: float) -> None:
         self.name, self.port = name, port
@@ -218,7 +218,7 @@ class Watch:
     async def frame(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[int, float]:
-        """Its number, and when it was sent."""
+        """Return a frame's number, and when it was sent."""
         if self.name == "tcp":
             header = FrameHeader.unpack(await reader.readexactly(HEADER_SIZE), 1 << 20)
             pixels = await reader.readexactly(header.payload_length)
@@ -237,7 +237,7 @@ class Watch:
                 writer.write(pong)
 
     async def probe(self) -> None:
-        """A client that comes anew each time, as a supervisor's does."""
+        """Ask on a new connection each time, as a supervisor does."""
         ask = words(self.name)[1].replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
         while time.monotonic() < self.until:
             begin = time.monotonic()

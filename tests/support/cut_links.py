@@ -1,7 +1,7 @@
 """Two hosts, as network namespaces of their own, and a link that can be cut or shaped.
 
-A socket belongs to the namespace that its thread was in when it was made, for good;
-what is accepted, to the listening socket's.
+A socket belongs for good to the namespace in which its thread made it; an accepted
+socket belongs to that of the listening socket.
 """
 
 import contextlib
@@ -21,17 +21,17 @@ _TUN = 0x1001  # without a header before each packet
 
 
 class Hosts:
-    """This thread is on the server; ``go_to`` changes that."""
+    """The two hosts.  This thread begins on the server; ``go_to`` moves it."""
 
     def __init__(self, names: dict[str, str]) -> None:
         self._names = names
 
     def go_to(self, host: str) -> None:
-        """From now on, the sockets that this thread makes are of that host."""
+        """From now on, this thread makes its sockets on that host."""
         _enter(f"/run/netns/{self._names[host]}")
 
     def cut(self) -> None:
-        """Take the link down; neither side is told."""
+        """Take the link down; neither side is notified."""
         _ip(f"-n {self._names[CLIENT]} link set wire down")
 
     def open_tun(self, host: str) -> int:
@@ -45,7 +45,7 @@ class Hosts:
         return fd
 
     def set(self, host: str, setting: str) -> None:
-        """As `sysctl -w`."""
+        """Do `sysctl -w` on that host."""
         command = f"netns exec {self._names[host]} sysctl -qw {setting}"
         _ip(command)
 

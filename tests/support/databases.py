@@ -1,4 +1,4 @@
-"""A PostgreSQL and a Redis of their own for a test, from what Debian installs."""
+"""A PostgreSQL and a Redis for one test, from Debian's packages."""
 
 import contextlib
 import errno
@@ -15,18 +15,18 @@ from pathlib import Path
 import pytest
 from links import free_port
 
-PATIENCE = 20.0  # seconds for one to start
+PATIENCE = 20.0  # seconds for a server to start
 POSTGRES = Path("/usr/lib/postgresql")
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Return once somebody listens there."""
+    """Return once the process listens on this port."""
     deadline = time.monotonic() + PATIENCE
     with socket.socket() as sock:
         while sock.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED:
             assert process.poll() is None, "it has ended"
             assert time.monotonic() < deadline, "it does not listen"
-            time.sleep(0.01)  # nothing tells when it does
+            time.sleep(0.01)  # there is no notification to wait for
 
 
 @contextlib.contextmanager
@@ -44,7 +44,7 @@ def running(command: list[str], port: int, user: str | None = None) -> Iterator[
 
 @contextlib.contextmanager
 def redis(folder: Path, certificate: Path) -> Iterator[tuple[int, int]]:
-    """The ports of one, plain and with TLS."""
+    """Run a Redis; yield its ports, without and with TLS."""
     if shutil.which("redis-server") is None:
         pytest.skip("needs redis-server")
     plain, secure = free_port(), free_port()
@@ -60,11 +60,11 @@ def redis(folder: Path, certificate: Path) -> Iterator[tuple[int, int]]:
 
 @contextlib.contextmanager
 def postgres(certificate: Path) -> Iterator[int]:
-    """The port of one, which takes TLS too; user and database are "postgres"."""
+    """Run a PostgreSQL that takes TLS too, as user "postgres"; yield its port."""
     programs = sorted(POSTGRES.glob("*/bin/postgres"))
     if not programs:
         pytest.skip("needs postgresql")
-    user = "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
+    user = "postgres" if os.geteuid() == 0 else None  # root may not run it
     with tempfile.TemporaryDirectory() as name:
         data, key = Path(name, "data"), Path(name, "server.pem")
         shutil.copy(certificate, key)

@@ -1,4 +1,4 @@
-"""Ways in which a stream is ended while something is being sent on it."""
+"""Ways to end a stream while a message is being sent on it."""
 
 import contextlib
 
@@ -34,7 +34,7 @@ ENDS = {
 async def send_and_poison(
     stream: SendStream, data: bytearray, error: type[Exception]
 ) -> None:
-    """Send; whatever becomes of it, poison and resize the buffer at once."""
+    """Send; however that ends, poison and resize the buffer at once."""
     with contextlib.suppress(error):
         try:
             await stream.send(data)

@@ -1,6 +1,6 @@
-"""A program: examples/render_farm.py makes a film, and loses something in the middle.
+"""A program: examples/render_farm.py makes a film, and loses a process halfway.
 
-Its arguments are what is lost, and the example's own.
+Its arguments are the kind of loss, and the arguments of the example.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any
 from distributed import Client, LocalCluster, Scheduler, Worker
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "render_farm.py"
-AT = 15  # frames, then it is lost
+AT = 15  # the loss comes after this many frames
 
 
 def example() -> Any:
@@ -32,7 +32,7 @@ def example() -> Any:
 async def make_film(
     address: Any, options: Namespace, lose: Callable[[Client], object]
 ) -> int:
-    """Returns how many ranges were asked for, those that were asked for again too."""
+    """Return how many ranges were requested, counting repeated ones again."""
     frames = ranges = 0
 
     def tick() -> None:
@@ -55,7 +55,7 @@ async def make_film(
 
 
 async def lose_a_worker(options: Namespace) -> None:
-    """Kill one of two processes; what it was rendering, and what it held, is gone."""
+    """Kill one of two workers; the ranges that it rendered and held are lost."""
     async with LocalCluster(
         protocol="azc",
         n_workers=2,
@@ -69,7 +69,7 @@ async def lose_a_worker(options: Namespace) -> None:
 
 
 async def lose_the_scheduler(options: Namespace) -> None:
-    """Close it with its workers, and start others at the same address."""
+    """Close the scheduler with its workers, and start new ones at its address."""
     async with AsyncExitStack() as ends:
 
         async def start(port: int) -> Scheduler:

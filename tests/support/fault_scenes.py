@@ -1,9 +1,9 @@
 """What a program does with each kind of stream, and what must hold whatever fails.
 
-A `Scene` is run in a process of its own, while somebody makes its system calls fail.
-Each of its calls must end, well or by an exception of those in `EXPECTED`; whichever it
-is, the buffers are the caller's then.  What arrives is whole messages in order, and the
-beginning of one at most; and if nobody was told of a fault, it is all of them.
+A `Scene` is run in a process of its own, while its system calls are made to fail.  Each
+of its calls must end, with a result or an exception of `EXPECTED`; either way the
+caller then owns the buffers again.  The reader gets whole messages in order, and at
+most the beginning of one more.  If no call reported a fault, it gets all messages.
 """
 
 import asyncio
@@ -37,15 +37,15 @@ EXPECTED = (
     anyio.EndOfStream,
     azc.IncompleteReceive,
 )
-# Each send to a child that has left its stdin waits so long for its end: here are many.
+# Each send to a child that has left its stdin waits this long for the child's end.
 child_process.LAST_WORDS = 0.05
 SIZES = (100, 300_000, 5_000, 70_000)
-PATIENCE = 2.0  # seconds for what is just ending
-HANGS = 10.0  # seconds for what takes a tenth of one
-# One thread, which runs before anything fails: `Thread.start` waits for ever for one
-# that finds no memory when it begins.
+PATIENCE = 2.0  # seconds for something that is just ending
+HANGS = 10.0  # seconds for something that takes 0.1
+# Its thread is started before anything fails: `Thread.start` waits for ever for a
+# thread that finds no memory when it begins.
 THREAD = ThreadPoolExecutor(1)
-LAST = 1_000_000  # the number of a message behind all others
+LAST = 1_000_000  # the number of the last message
 
 
 class Scene:
@@ -54,8 +54,8 @@ class Scene:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.complaints: list[str] = []
-        self.errors: list[str] = []  # that the calls were told
-        self.sent: list[int] = []  # numbers of the messages of which `send` returned
+        self.errors: list[str] = []  # that calls raised
+        self.sent: list[int] = []  # numbers of the messages for which `send` returned
         self._number = 0
         self._checkers: list[Checker] = []
 
@@ -69,7 +69,7 @@ class Scene:
             self.judge(what, error)
 
     async def tries(self, what: str, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Its result; None if it was told of a fault."""
+        """Return the call's result, or None if it reported a fault."""
         async with self.may_fail(what):
             return await call()
 
@@ -83,7 +83,7 @@ class Scene:
                 self.complaints.append(f"{what} raised what it should not: {text}")
 
     def checker(self) -> Checker:
-        """Of what one receiver gets."""
+        """Make a checker for one receiver."""
         checker = Checker()
         self._checkers.append(checker)
         return checker
@@ -100,7 +100,7 @@ class Scene:
             self.complaints.append(f"{what} has ended and still borrows its buffer")
 
     async def sends(self, what: str, call: Callable[[Any], Awaitable[Any]]) -> None:
-        """Send a message of each size, each poisoned the instant the call ends."""
+        """Send a message of each size, and poison it the instant the call ends."""
         for size in SIZES:
             number, data = self.next(size)
             async with self.may_fail(what):
@@ -109,7 +109,7 @@ class Scene:
             self.is_ours_again(data, what)
 
     async def uses(self, stream: azc.SendStream) -> None:
-        """Send in every way that there is, and close."""
+        """Send in every possible way, and close."""
 
         async def put(data: bytearray) -> None:
             await (await stream.put(data))
@@ -131,7 +131,7 @@ class Scene:
             await self.tries("flush", stream.flush)
 
     async def drains(self, stream: Any) -> None:
-        """Receive to the end, and check it."""
+        """Receive to the end, and check the messages."""
         checker = self.checker()
         memory = bytearray(128 << 10)
         try:
@@ -150,7 +150,7 @@ class Scene:
     # -- afterwards -----------------------------------------------------------------
 
     def look_back(self) -> None:
-        """All arrived, unless somebody was told why not; and nothing is left."""
+        """All messages arrived unless a call reported a fault; nothing is left."""
         for checker in self._checkers:
             if list(checker.counts) != sorted(checker.counts):
                 self.complaints.append(f"out of order: {list(checker.counts)}")
@@ -169,13 +169,13 @@ class Scene:
 
 
 def leaves(error: BaseException) -> list[BaseException]:
-    """The exceptions of a group, or the one."""
+    """Return the exceptions in a group, or the exception itself."""
     inner = getattr(error, "exceptions", None)
     return [leaf for each in inner for leaf in leaves(each)] if inner else [error]
 
 
 async def in_thread(stream: azc.SendStream, data: bytearray) -> None:
-    """(asyncio's own way back from a thread may be what fails: so this one looks.)"""
+    """Poll for the end: asyncio's own way back from a thread may be what fails."""
     sending = THREAD.submit(stream.send_from_thread, data)
     while not sending.done():  # noqa: ASYNC110
         await anyio.sleep(0.001)
@@ -191,14 +191,14 @@ async def watch(scene: Scene, reader: Any) -> None:
 
 
 async def both(scene: Scene, writer: Any, reader: Any) -> None:
-    """One uses, the other drains; each ends, and tells the other so by its end."""
+    """Use the writer and drain the reader, each of which ends with the other."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch, scene, reader)
         await scene.uses(writer)
 
 
 async def adopted_pipe(scene: Scene) -> None:
-    """A pipe of fds that it was given; `relayed` has one of ours."""
+    """A pipe of fds made elsewhere; `relayed` has a pipe of ours."""
     async with scene.may_fail("open"):
         reader, writer = opened_pipe()
         await both(scene, writer, reader)
@@ -223,7 +223,7 @@ async def lending(scene: Scene) -> None:
 
 
 async def lending_unix(scene: Scene) -> None:
-    """The same, through a socket."""
+    """Frames of a pool, lent to a socket and taken back."""
     async with scene.may_fail("socketpair"):
         await lend_frames(scene, *azc.socketpair(peer="reads"))
 
@@ -290,7 +290,7 @@ async def unix(scene: Scene) -> None:
 
 
 async def relayed(scene: Scene) -> None:
-    """A pipe to a socket, in the kernel; and a file behind it."""
+    """Relay a pipe to a socket, in the kernel, and then a file."""
     path = scene.folder / "file"
     path.write_bytes(message(LAST, 0, 200_000))
     async with scene.may_fail("open"):
@@ -299,7 +299,7 @@ async def relayed(scene: Scene) -> None:
             async def pass_on() -> None:
                 async with scene.may_fail("relay"), source, out:
                     await azc.relay(source, out)
-                    if not scene.errors:  # else it would come inside of a message
+                    if not scene.errors:  # else a message may be incomplete
                         await azc.relay(path, out)
 
             async with anyio.create_task_group() as tasks:
@@ -309,7 +309,7 @@ async def relayed(scene: Scene) -> None:
 
 
 async def files(scene: Scene) -> None:
-    """Open files, with messages between two sockets."""
+    """Open files, sent with messages between two sockets."""
     async with scene.may_fail("socketpair"):
         one, other = azc.socketpair()
 
@@ -335,7 +335,7 @@ async def rings(scene: Scene) -> None:
     path = scene.folder / "ring"
 
     async def consume() -> None:
-        # (Who connects may fail for good: then nobody else comes.)
+        # (The client may fail for good: then no client comes.)
         async with scene.may_fail("listen_ring"):
             async with azc.shm.listen_ring(path, 1 << 16, timeout=2) as ring:
                 checker = scene.checker()
@@ -356,7 +356,7 @@ async def rings(scene: Scene) -> None:
 
 
 async def broadcast(scene: Scene) -> None:
-    """Frames to three who watch."""
+    """Frames to three viewers."""
     async with scene.may_fail("broadcast"), contextlib.AsyncExitStack() as stack:
         hub = await stack.enter_async_context(azc.Broadcast())
         async with anyio.create_task_group() as tasks:
@@ -380,7 +380,7 @@ async def broadcast(scene: Scene) -> None:
 
 
 async def child(scene: Scene) -> None:
-    """To cat and back."""
+    """Messages to cat and back."""
     async with scene.may_fail("open_process"):
         async with azc.open_process(["cat"], stdin=True, stdout=True) as process:
             async with anyio.create_task_group() as tasks:
@@ -407,7 +407,7 @@ SCENES: dict[str, Callable[[Scene], Awaitable[None]]] = {
 
 
 async def watched(name: str, scene: Scene) -> None:
-    """A scene; if it hangs, the stacks of its tasks become a complaint."""
+    """Run a scene; if it hangs, its tasks' stacks become a complaint."""
 
     def complain() -> None:
         stacks = io.StringIO()
@@ -427,16 +427,16 @@ def play(
     folder: str,
     under: contextlib.AbstractContextManager[object] | None = None,
 ) -> Scene:
-    """Run a scene to its end, with a limit of some kind if there is one."""
+    """Run a scene to its end, under a limit if there is one."""
     scene = Scene(Path(folder))
     before = open_files()
     try:
         with under or contextlib.nullcontext():
             anyio.run(watched, name, scene)
     except asyncio.CancelledError:
-        assert scene.complaints  # that it hung
+        assert scene.complaints  # the scene hung
     except BaseException as error:
-        scene.judge("the loop", error)  # asyncio's own calls may be hit, too
+        scene.judge("the loop", error)  # calls of asyncio itself may fail, too
     else:
         deadline = time.monotonic() + PATIENCE
         while left := {k: v for k, v in open_files().items() if k not in before}:

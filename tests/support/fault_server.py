@@ -1,7 +1,7 @@
-"""Forks a process for each case of `fault_scenes`, which costs a few milliseconds.
+"""Forks a process for each case of `fault_scenes`, which takes a few milliseconds.
 
-It reads lines from stdin.  A scene's name: it says the pid of a process that waits to
-be traced.  "go": it lets that one run, and says as JSON how it ended.
+It reads lines from stdin.  For the name of a scene it prints the pid of a process that
+waits to be traced.  For "go" it lets that process run, and prints its verdict as JSON.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ from concurrent.futures import ThreadPoolExecutor
 import fault_scenes
 
 SECONDS = 2 * fault_scenes.HANGS  # for a case
-CPU_SECONDS = 4  # that it may use, traced
-_LENGTH = struct.Struct("<BxxxI")  # may it go?, and how long its verdict is
+CPU_SECONDS = 4  # that a case may use while it is traced
+_LENGTH = struct.Struct("<BxxxI")  # may it go?, and the length of its verdict
 
 
 class Case:
-    """A process, and the memory through which it tells how it ended.
+    """A process, and shared memory for its verdict.
 
-    (It may not need a system call for that: it would be the one that fails.)
+    (Memory, because a system call could be the one that fails.)
     """
 
     def __init__(self, scene: str) -> None:
@@ -43,10 +43,10 @@ class Case:
             except BaseException:
                 traceback.print_exc()
             finally:
-                os.kill(os.getpid(), signal.SIGKILL)  # nothing that could be refused
+                os.kill(os.getpid(), signal.SIGKILL)  # a call that never fails
 
         os.close(ready)
-        os.read(is_ready, 1)  # what it has to start itself is not to fail
+        os.read(is_ready, 1)  # nothing that starts before this may fail
         os.close(is_ready)
 
     def _live(self, scene: str, ready: int) -> None:
@@ -66,7 +66,7 @@ class Case:
         self._memory[: _LENGTH.size] = _LENGTH.pack(1, len(data))
 
     def run(self) -> str:
-        """Its verdict as JSON, as soon as it has ended."""
+        """Let the process run, and return its verdict as JSON when it has ended."""
         self._memory[0] = 1
         deadline = time.monotonic() + SECONDS
         while os.waitpid(self.pid, os.WNOHANG)[0] == 0:
@@ -75,7 +75,7 @@ class Case:
                 os.waitpid(self.pid, 0)
                 break
             time.sleep(0.002)
-        with contextlib.suppress(ProcessLookupError):  # what it started
+        with contextlib.suppress(ProcessLookupError):  # the processes that it started
             os.killpg(self.pid, signal.SIGKILL)
         _, length = _LENGTH.unpack(self._memory[: _LENGTH.size])
         data = self._memory[_LENGTH.size : _LENGTH.size + length]
@@ -85,11 +85,11 @@ class Case:
 
 
 def main() -> None:
-    for scene in fault_scenes.SCENES:  # what is imported late, is now
+    for scene in fault_scenes.SCENES:  # do all late imports now
         with tempfile.TemporaryDirectory() as folder:
             fault_scenes.play(scene, folder)
     fault_scenes.THREAD.shutdown()
-    fault_scenes.THREAD = ThreadPoolExecutor(1)  # for those who are forked
+    fault_scenes.THREAD = ThreadPoolExecutor(1)  # for the forked processes
     print("ready", flush=True)
     case = None
     for line in sys.stdin:

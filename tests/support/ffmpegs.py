@@ -1,7 +1,7 @@
 """The FFmpegs of this machine, and frames for them.
 
-Tests run with the FFmpeg on PATH and with the one of imageio-ffmpeg, which are years
-apart.
+Tests run with the FFmpeg on PATH and with the one of imageio-ffmpeg, which differ by
+years.
 """
 
 import os
@@ -24,16 +24,16 @@ NULL = ["-f", "null", "-"]
 LOSSLESS: dict[str, Any] = {"codec": "ffv1", "options": ["-pix_fmt", "bgr0"]}
 
 
-# ---- which one ---------------------------------------------------------------------
+# ---- which FFmpeg ------------------------------------------------------------------
 
 FOUND = {"path": shutil.which("ffmpeg"), "packaged": binary._packaged()}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_ffmpeg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let PATH lead to the one of imageio-ffmpeg, which starts four times as fast.
+    """Put imageio-ffmpeg's FFmpeg first on PATH, as it starts four times as fast.
 
-    Where this is imported.
+    This affects the modules that import it.
     """
     if FOUND["packaged"] is None:
         yield
@@ -45,7 +45,7 @@ def quick_ffmpeg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-# One is enough for the quick tests: the one that starts faster, if it is there.
+# The quick tests need only one FFmpeg: the one that starts faster, if it is there.
 _SLOW = pytest.mark.slow if FOUND["packaged"] else ()
 
 
@@ -54,7 +54,7 @@ _EACH = [pytest.param("path", marks=_SLOW), "packaged"]
 
 @pytest.fixture(params=_EACH)
 def ffmpeg(request: pytest.FixtureRequest) -> str:
-    """The FFmpeg on PATH, and that of imageio-ffmpeg."""
+    """The FFmpeg on PATH, and the one of imageio-ffmpeg."""
     return needed(request.param)
 
 
@@ -67,7 +67,7 @@ def needed(name: str) -> str:
 
 @pytest.fixture
 def pretend(tmp_path: Path) -> Callable[[str], str]:
-    """Make a program that is called like FFmpeg and behaves otherwise."""
+    """Make a program that is called like FFmpeg, with another behaviour."""
 
     def make(body: str) -> str:
         path = tmp_path / "pretended"
@@ -82,7 +82,7 @@ def pretend(tmp_path: Path) -> Callable[[str], str]:
 
 
 def picture(number: int, shape: tuple[int, ...] = SHAPE) -> np.ndarray[Any, Any]:
-    """A frame that compresses badly and that no other one is like."""
+    """Return a frame that compresses badly and differs from every other one."""
     return np.random.default_rng(number).integers(0, 256, shape, "u1")
 
 
@@ -100,7 +100,7 @@ async def frames_of(
 def seen(
     film: Path | bytes, size: tuple[int, int], ffmpeg: str = "ffmpeg"
 ) -> np.ndarray[Any, Any]:
-    """What an FFmpeg shows that goes by the film's own tags: the middle of each."""
+    """Return the middle pixel of each frame, as FFmpeg shows it by the film's tags."""
     data = film if isinstance(film, bytes) else None
     source = "-" if data else str(film)
     rgb = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-fps_mode", "passthrough", "-"]

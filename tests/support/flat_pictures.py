@@ -1,4 +1,4 @@
-"""Pictures of one colour, whose colours are told to the number."""
+"""Pictures of one colour, whose values are known exactly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DRAWN = [
 
 
 def drawn(colour: Sequence[int], size: tuple[int, int], pix_fmt: str) -> Array:
-    """A picture of one colour, as an array of that format."""
+    """Return a picture of one colour as an array of that format."""
     rgb = np.full((size[1], size[0], 3), colour, np.uint8)
     if pix_fmt == "yuv420p":
         made: Array = to_yuv420p(rgb)

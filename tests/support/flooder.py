@@ -1,6 +1,6 @@
 """A client that sends as fast as it can: `flooder.py PORT OPENING FLOOD`, both in hex.
 
-It takes whatever comes back, and connects anew when it was thrown out.
+It reads whatever the server sends, and connects again when the server closes.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Transports in the middle of their work, and servers, to fork under."""
+"""Transports in the middle of their work, and servers, in a process that forks."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from typing import Any
 
 import trustme
 from links import fork as fork
-from links import until
+from links import turns, until
 from transports import HOST, Recorder
 
 from aiozerocopy import transport as azt
@@ -23,7 +23,7 @@ SOURCE = bytes(range(256)) * (BIG // 256)
 
 class Told(Recorder):
     def has(self, data: bytes) -> Callable[[], bool]:
-        """Nothing else, and nothing twice."""
+        """Expect exactly this data, once."""
         return lambda: len(self.data) >= len(data) and self.data == data
 
 
@@ -33,7 +33,7 @@ class Echo(Told):
 
 
 class World:
-    """Connections, with TLS and without, and servers."""
+    """Connections with and without TLS, and servers."""
 
     def __init__(self, folder: str) -> None:
         self.path = f"{folder}/{os.getpid()}"
@@ -57,7 +57,7 @@ class World:
         )
         self.tls, self.unix = await self._tls(), await self._unix()
         await asyncio.sleep(0)  # (libuv adds fds to its epoll in its next turn)
-        # Somebody comes, whom the server has not taken when we fork.
+        # A client connects, which the server has not accepted when we fork.
         self.guest = socket.socket(socket.AF_UNIX)
         self.guest.connect(self.path)
         self.guest.send(b"knock")
@@ -78,7 +78,7 @@ class World:
     # -- in the parent ------------------------------------------------------------
 
     async def go_on(self) -> None:
-        """All is as if there had been no child: no byte is missing, none came twice."""
+        """Everything works as without a child: no byte is lost or doubled."""
         got = bytearray()
         while len(got) < BIG:
             got += await self.loop.sock_recv(self.peer, BIG)
@@ -115,7 +115,7 @@ class World:
     # -- in the child -------------------------------------------------------------
 
     def disturb(self) -> None:
-        """Call whatever there is."""
+        """Call all methods of the transports and servers."""
         for told in self.told:
             for name, *arguments in (
                 *(("write", b"child"), ("writelines", [b"chi", b"ld"])),
@@ -131,24 +131,23 @@ class World:
             server.close()
 
     async def stay(self) -> None:
-        """Go on in the copy of the parent's loop, for some turns."""
-        if sys.version_info >= (3, 14):  # there no loop and no task runs in a child
+        """Run the copy of the parent's loop for some turns."""
+        if sys.version_info >= (3, 14):  # in a child, no loop or task runs
             asyncio._set_running_loop(self.loop)
             asyncio.tasks._enter_task(self.loop, self.task)
         ours, mine = os.pipe()
         os.write(mine, b"mine")
-        os.dup2(ours, self.busy.transport._fd)  # a number that is closed here
-        for _ in range(10):
-            await asyncio.sleep(0)
+        os.dup2(ours, self.busy.transport._fd)  # this fd is closed in a child
+        await turns(10)
         assert os.read(ours, 9) == b"mine"
 
     def drop(self) -> None:
-        """Let the collector have all of ours."""
+        """Drop all of our objects for the collector."""
         del self.busy, self.tls, self.unix, self.server, self.unix_server
 
 
 async def live(folder: str) -> None:
-    """A whole world, from its beginning to its end."""
+    """Run a whole world, from its beginning to its end."""
     world = World(folder)
     await world.begin()
     await world.go_on()
@@ -156,7 +155,7 @@ async def live(folder: str) -> None:
 
 
 def run(main: Coroutine[Any, Any, None], loop: str) -> None:
-    """On a new loop, be it in a child whose parent's is running."""
+    """Run on a new loop, even in a child whose parent's loop is running."""
     if loop == "uvloop":
         import uvloop
 
@@ -170,7 +169,7 @@ def ends_well(pid: int) -> bool:
 
 
 def attempted(*calls: Callable[[], object]) -> int:
-    """The exit status of a child."""
+    """Make the calls; return an exit status for a child."""
     try:
         for call in calls:
             call()

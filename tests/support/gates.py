@@ -1,4 +1,4 @@
-"""What receives do at their end, held up for a test."""
+"""Gates that hold up work of receives at their end."""
 
 import threading
 from typing import Any
@@ -9,14 +9,14 @@ from aiozerocopy._core.binding import ffi
 
 
 class Gate:
-    """To be given to `Ahead.begin` in place of a conversion, or before one."""
+    """Given to `Ahead.begin` instead of a conversion, or to hold one up."""
 
     def __init__(self) -> None:
         self._begun, self._open = threading.Event(), threading.Event()
-        self._callbacks: list[Any] = []  # which C has
+        self._callbacks: list[Any] = []  # C calls these
 
     def before(self, then: Any = None) -> Any:
-        """``then`` itself, which waits from now on."""
+        """Return ``then``, which from now on waits for the gate."""
         then = Nothing() if then is None else then
         convert, with_what = then.function, then.argument
 
@@ -38,7 +38,7 @@ class Gate:
 
 
 class Nothing:
-    """As a `ThenRgb`, but it does nothing."""
+    """Like a `ThenRgb`, but it does nothing."""
 
     def __init__(self) -> None:
         self.function = None

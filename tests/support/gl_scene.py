@@ -1,4 +1,4 @@
-"""Pictures to read back: painted, drawn, and by an OpenGL that obeys the test."""
+"""Pictures to read back: painted, drawn, and by an OpenGL that the test controls."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from aiozerocopy.gl import _functions as gl
 
-# Mesa starts threads for its cache on disk whenever it likes; to the tests for leaks
-# they look like ours.
+# Mesa starts threads for its disk cache at any time, and a test for leaks would blame
+# us for them.
 os.environ["MESA_SHADER_CACHE_DISABLE"] = "true"
 
-# ---- real ones ---------------------------------------------------------------------
+# ---- real contexts -----------------------------------------------------------------
 
 
 def new_context() -> Any:
@@ -39,7 +39,7 @@ def released(*owners: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def painted(context: Any, picture: NDArray[np.uint8]) -> Iterator[Any]:
-    """A framebuffer that looks like the picture, whose first row is its top."""
+    """A framebuffer that shows the picture, whose first row is at the top."""
     height, width, components = picture.shape
     texture = context.texture((width, height), components, picture[::-1].tobytes())
     framebuffer = context.framebuffer([texture])
@@ -57,16 +57,16 @@ def noise(width: int, height: int) -> NDArray[np.uint8]:
     return random.integers(0, 256, (height, width, 4), np.uint8)
 
 
-# ---- one whose GPU is as slow as the test wants -------------------------------------
+# ---- an OpenGL whose GPU is as slow as the test wants --------------------------------
 
-SCREEN = 0  # what is drawn to, among the buffers
+SCREEN = 0  # the framebuffer's number among the buffers
 
 
 class SlowGL:
-    """What `Readback` needs of OpenGL.  A fence passes when the test says so.
+    """The part of OpenGL that `Readback` needs.  The test decides when fences pass.
 
-    Each read fills the buffer with the number of the frame.  It insists that nobody
-    ever waits, and that no buffer is mapped or read into again before its fence.
+    Each read fills the buffer with the number of the frame.  Assertions: no call would
+    wait, and no buffer is mapped or read into again before its fence.
     """
 
     has_storage = True
@@ -76,8 +76,8 @@ class SlowGL:
         self.context = context
         self.memory: dict[int, Any] = {}
         self.deleted: list[int] = []
-        self.fences: dict[int, int] = {}  # fence -> the buffer that it is for
-        self.flushed = 0  # the last fence that the GPU has heard of
+        self.fences: dict[int, int] = {}  # fence -> its buffer
+        self.flushed = 0  # the last fence that the GPU knows
         self.dropped: list[int] = []
         self.reading: set[int] = set()
         self.polls = 0
@@ -137,7 +137,7 @@ class SlowGL:
         self.dropped.append(fence)
 
     def read(self, _framebuffer: Any) -> None:
-        """What `Transfer` would do."""
+        """Read a frame, as `Transfer` would."""
         self.check("a frame was read back")
         assert not self.reading & {self.bound, SCREEN}, "this read would wait"
         self.frames += 1
@@ -148,13 +148,13 @@ class SlowGL:
     def release(self) -> None: ...
 
     def draw(self) -> None:
-        """In software: a read would wait until that is finished."""
+        """Draw in software: a read would wait for the end of this."""
         self.draws_in_software = True
         self.read_last = SCREEN
         self.reading.add(SCREEN)
 
     def finish(self) -> None:
-        """The GPU has done all that it was asked."""
+        """Let the GPU finish all its work."""
         self.reading.clear()
 
 
@@ -167,7 +167,7 @@ def slow_framebuffer(context: Any, size: tuple[int, int]) -> Any:
 
 
 def install(monkeypatch: Any, module: Any) -> Callable[[], SlowGL]:
-    """Put it in place of OpenGL; what comes back tells the one in use."""
+    """Replace OpenGL by `SlowGL`; return a call that gives the latest one."""
     made: list[SlowGL] = []
 
     def functions(context: Any) -> SlowGL:

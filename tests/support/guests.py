@@ -1,4 +1,4 @@
-"""Requests to the page behind servers that are not ours, for tests to disturb."""
+"""Requests to the page behind other servers, for tests to disturb."""
 
 import asyncio
 import contextlib
@@ -19,29 +19,29 @@ Invite = Callable[[str], "AsgiGuest | AiohttpGuest"]
 
 STREAM = "/stream.mjpg"
 WEBSOCKETS = ("/raw", "/h264")
-WATCHED = (*WEBSOCKETS, STREAM)  # the others are answered, and that is all
+WATCHED = (*WEBSOCKETS, STREAM)  # the other paths just give an answer
 WIDTH, HEIGHT = 64, 48
 
 _GOODBYE = b"\x88\x80\0\0\0\0"  # a WebSocket's close, masked
-_BEGINS = {  # with which a picture begins, or what else a viewer is sent
+_BEGINS = {  # the bytes with which a picture begins
     STREAM: b"--aiozerocopy-frame",
     **dict.fromkeys(WEBSOCKETS, struct.pack("<II", WIDTH, HEIGHT)),
 }
 
 
 class AsgiGuest:
-    """One request, which `web.app` hears as if an ASGI server called it."""
+    """One request to `web.app`, as from an ASGI server."""
 
     def __init__(self, app: Any, path: str) -> None:
         is_socket = path in WEBSOCKETS
         self._kind = "websocket" if is_socket else "http"
         self._call = Call(WEBSOCKET if is_socket else HTTP, path)
-        self._shown = 0  # pictures that were said, and counted
+        self._shown = 0  # pictures that were counted and removed
         self._task = asyncio.ensure_future(self._call.run(app))
 
     @property
     def pictures(self) -> int:
-        """How many came."""
+        """Return how many pictures came."""
         self._shown += len(self._call.pictures)
         if self._call.pictures:
             self._call.said.clear()
@@ -56,27 +56,27 @@ class AsgiGuest:
         return self._task.done()
 
     def cancel(self) -> None:
-        """As the server does when it must end."""
+        """Cancel the request, as a server does at its end."""
         self._task.cancel()
 
     def leave(self) -> None:
-        """As somebody does who has seen enough."""
+        """Leave, as a viewer does who has seen enough."""
         if not self._call.done:
             self._call.tell(f"{self._kind}.disconnect")
 
     def vanish(self) -> None:
-        """Without a word: nothing that is sent from now on can arrive."""
+        """Disappear: from now on nothing that is sent can arrive."""
         self._call.failure = OSError("the client is gone")
         self.leave()
 
     def forget(self) -> None:
-        """Close what this end of it has."""
+        """Close this end's own streams."""
         self._call._tell.close()
         self._call._told.close()
 
 
 class AiohttpGuest:
-    """The same through a socket pair, with aiohttp's server at the other end."""
+    """One request through a socket pair, with aiohttp's server at the other end."""
 
     def __init__(self, server: Any, path: str) -> None:
         self._begins = _BEGINS.get(path, b"HTTP/1.1 200")
@@ -115,7 +115,7 @@ class AiohttpGuest:
 
     def cancel(self) -> None:
         if self._protocol.transport is None:
-            self._end.close()  # it has not come in yet
+            self._end.close()  # the server has not accepted it yet
             return
         if self._protocol._task_handler is not None:
             self._protocol._task_handler.cancel()

@@ -1,8 +1,8 @@
-"""A file whose file system does not answer: one file, served through /dev/fuse.
+"""A file whose file system does not answer, served through /dev/fuse.
 
-The server is a process of its own in its own mount namespace, so nothing stays mounted.
-It answers everything until it is told to hold: then GETATTR and FLUSH wait until it is
-told otherwise, or killed.
+The server is a process in a mount namespace of its own, so nothing stays mounted.  It
+answers every request until "hold"; from then on GETATTR and FLUSH wait for "go", or for
+the end of the server.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 SIZE = 8 << 20
-PATIENCE = 8.0  # seconds, after which a caller that hangs is let go
+PATIENCE = 8.0  # seconds after which a hanging caller is let go
 
 _CLONE_NEWNS = 0x20000
 _PRIVATE = 0x4000 | 1 << 18  # MS_REC | MS_PRIVATE
@@ -29,7 +29,7 @@ _ENOSYS = 38
 
 
 class HangingFile:
-    """Its path, and when its file system answers."""
+    """A file's path, and control over the answers of its file system."""
 
     def __init__(self, server: subprocess.Popen[bytes], folder: Path) -> None:
         self._server = server
@@ -41,7 +41,7 @@ class HangingFile:
         self._say(b"hold\n")
 
     def release(self) -> None:
-        """Answer again, also those that wait."""
+        """Answer again, and answer the waiting requests."""
         self._say(b"go\n")
 
     def _say(self, word: bytes) -> None:
@@ -52,7 +52,7 @@ class HangingFile:
 
     @property
     def answers(self) -> bool:
-        """False once it had to be killed to let a caller go."""
+        """False once the server was killed to let a caller go."""
         return self._server.poll() is None
 
 
@@ -63,7 +63,7 @@ def _told(server: subprocess.Popen[bytes]) -> str:
 
 @contextlib.contextmanager
 def hanging_file(folder: Path) -> Iterator[HangingFile]:
-    """Serve one; skip the test where that cannot be."""
+    """Serve a file, or skip the test where this is not possible."""
     command = [sys.executable, __file__, str(folder)]
     with (
         tempfile.TemporaryFile() as errors,
@@ -103,7 +103,7 @@ def _mount(at: str) -> int:
 
 
 def _attributes(node: int) -> bytes:
-    """Valid for no time at all, so that each look asks again."""
+    """Return attributes that are never valid, so that each look asks again."""
     mode, size = (0o40755, 0) if node == 1 else (0o100666, SIZE)
     owner = os.getuid(), os.getgid()
     return struct.pack("<6Q10I", node, size, 0, *[0] * 6, mode, 1, *owner, 0, 4096, 0)
@@ -134,7 +134,7 @@ class _Server:
         self._write(answer)
 
     def _write(self, answer: bytes) -> None:
-        with contextlib.suppress(OSError):  # nobody wants it any more
+        with contextlib.suppress(OSError):  # the request was given up
             os.write(self._fuse, answer)
 
     def _answer(self, operation: int, node: int, body: bytes) -> bytes | None:
@@ -151,7 +151,7 @@ class _Server:
             _, offset, n = struct.unpack_from("<QQI", body)
             return bytes(max(0, min(n, SIZE - offset)))
         if operation == _WRITE:
-            return body[16:20] + bytes(4)  # all that it wants to write
+            return body[16:20] + bytes(4)  # all bytes were written
         return b"" if operation in (_FLUSH, _RELEASE) else None
 
     def hold(self) -> None:

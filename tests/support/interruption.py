@@ -1,4 +1,4 @@
-"""A signal's exception at a line of the package, for tests."""
+"""Raise a signal's exception at any line of the package, for tests."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import pytest
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Place = tuple[str, int, int]  # file, line, and for which time it is reached
+Place = tuple[str, int, int]  # file, line, and how often it was reached
 
 LOOPS: dict[str, dict[str, Any]] = {"asyncio": {}, "uvloop": {"use_uvloop": True}}
-ENOUGH = 2  # lines at which something is wrong
+ENOUGH = 2  # lines with a complaint, after which a test stops
 
 
 class Interruption(BaseException):
@@ -30,9 +30,9 @@ class Interruption(BaseException):
 def keeps_a_borrow(
     raised: list[BaseException], views: list[memoryview], buffers: list[Any]
 ) -> bool:
-    """Whether something is exported because an exception keeps the frames it passed.
+    """Whether something stays exported because an exception keeps its frames.
 
-    A memoryview that is garbage while it is exported crashes Python before 3.12.7.
+    A garbage memoryview that is still exported crashes Python before 3.12.7.
     """
     for error in raised:
         for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -50,9 +50,9 @@ def keeps_a_borrow(
 class Lines:
     """Notes the lines that a thread runs, or raises at one of them.
 
-    Only lines of these rooms of the package count, while ``here()`` is true.  ``try:``
-    does not: no signal's handler runs there, and what a tracer raises at it passes by
-    the blocks around it.
+    Only lines of these folders of the package count, while ``here()`` is true.  A
+    ``try:`` does not count: no signal's handler runs there, and a tracer's exception
+    there would pass by the blocks around it.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Lines:
         self._rooms = rooms
         self._here = here
         self._times: dict[tuple[str, int], int] = {}
-        # Kept here: Python 3.11 may call it once more after it has let go of it, if a
-        # finalizer runs, and is hit, while a call is about to be traced.
+        # Kept here: Python 3.11 may call the tracer again after dropping its reference,
+        # if a finalizer runs and is interrupted while a call is about to be traced.
         self._trace = self._enter_frame
 
     def __enter__(self) -> Self:
@@ -109,7 +109,7 @@ def open_fds() -> set[str]:
 
 
 def is_exported(buffer: bytearray) -> bool:
-    """Whether the buffer is borrowed: it cannot be resized then."""
+    """Tell whether the buffer is borrowed, and so cannot be resized."""
     try:
         buffer.append(0)
     except BufferError:
@@ -129,9 +129,9 @@ async def hit_each_line(
     some: Callable[[list[Place]], Iterable[Place]] = list,
     here: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Play a scene, and again for some of its lines, to be hit there.
+    """Play a scene once, then again with an interruption at each of ``some`` lines.
 
-    It returns what there is to complain about.
+    ``play`` returns its complaints.
     """
     lines = Lines(None, rooms, here)
     assert not await play(lines)

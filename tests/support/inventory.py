@@ -21,23 +21,23 @@ import aiozerocopy as azc
 from aiozerocopy._core import borrows, memory
 
 FDS, TASKS = Path("/proc/self/fd"), Path("/proc/self/task")
-PATIENCE = 2.0  # seconds for what is over at once, or never
+PATIENCE = 2.0  # seconds for something that happens at once or never
 
 
 @dataclass
 class Inventory:
-    """All of it at one moment."""
+    """All of these at one moment."""
 
     fds: set[str]
     threads: set[str]
     children: set[str]
     leases: set[str]
-    watched: set[str]  # fds, by asyncio's selector
-    tasks: set[str]  # of asyncio
+    watched: set[str]  # fds that asyncio's selector watches
+    tasks: set[str]  # asyncio's
 
     @classmethod
     def take(cls) -> Inventory:
-        # trio keeps the threads of its pool for ten seconds, others those of theirs.
+        # The pools of trio and others keep idle threads for a while.
         pooled = {
             thread.native_id
             for thread in threading.enumerate()
@@ -64,10 +64,10 @@ class Inventory:
 
 @asynccontextmanager
 async def nothing_left(*, collects: bool = False) -> AsyncIterator[None]:
-    """After the block all is as it was before; if wanted, with collections: what a
-    thread kept until now may be in a cycle."""
-    async with azc.pipe():  # else the loop's port would be opened by the block
-        await anyio.to_thread.run_sync(int)  # and anyio's thread
+    """After the block everything is as it was before.  With ``collects``, garbage is
+    collected: a reference that a thread held until now may be part of a cycle."""
+    async with azc.pipe():  # else the block would open the loop's port
+        await anyio.to_thread.run_sync(int)  # and start anyio's thread
         gc.collect()
         gc.disable()
         try:
@@ -88,15 +88,15 @@ async def nothing_left(*, collects: bool = False) -> AsyncIterator[None]:
 def _loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_running_loop()
-    except RuntimeError:  # trio's, or none
+    except RuntimeError:  # trio's loop, or none
         return None
 
 
 def open_files() -> dict[str, str]:
-    """The numbers, with what they stand for."""
+    """Return the numbers of all open fds, and the file behind each."""
     found = {}
     for name in os.listdir(FDS):
-        with contextlib.suppress(OSError):  # the fd that listed the others
+        with contextlib.suppress(OSError):  # the fd of this listing
             found[name] = os.readlink(FDS / name)
     return found
 
@@ -111,11 +111,11 @@ def _children() -> Iterator[int]:
 
 
 def thread_ids() -> set[int]:
-    """All threads of this process, those of C and of the libraries included.
+    """Return all threads of this process, those of C and of libraries included.
 
-    The kernel ends a listing early at a thread that is just ending, and then later ones
-    are missing.  Such a thread is listed at most once, and not counted as a link of the
-    folder; so a listing is whole if the next one is the same and the count is right.
+    If a thread is just ending, the kernel ends a listing early, and later threads are
+    missing.  That thread is listed at most once, and is no link of the folder;
+    so a listing is whole if the next is equal and the number of links is right.
     """
     while True:
         names = os.listdir(TASKS)
@@ -125,9 +125,9 @@ def thread_ids() -> set[int]:
 
 
 def held() -> list[Any]:
-    """The memory that C still has, or may have.
+    """Return the memory that C still has, or may have.
 
-    (An operation that is ready has room for one, and no memory.)
+    (A prepared operation has None in place of memory.)
     """
     lists = list(borrows.borrowed.values())
     return [view for views in lists for view in views if view is not None]
@@ -139,8 +139,8 @@ class _Mallinfo(ctypes.Structure):
 
 
 def memory_in_use() -> dict[str, int]:
-    """Python's blocks, and where glibc counts them, the bytes that malloc has given."""
-    # (the cache of methods keeps strings until it is full, which takes long)
+    """Return the count of Python's blocks, and with glibc the bytes from malloc."""
+    # (the methods' cache keeps strings until it is full, which takes long)
     getattr(sys, "_clear_internal_caches", sys._clear_type_cache)()
     gc.collect()
     used = {"blocks": sys.getallocatedblocks()}

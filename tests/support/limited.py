@@ -1,8 +1,8 @@
-"""Plays scenes of `fault_scenes` under a limit that leaves less and less, or nothing.
+"""Plays scenes of `fault_scenes` under tighter and tighter limits, or at a limit.
 
-Arguments: a limit of `LIMITS`, and a scene.  It prints what was wrong, and how many
-runs there were.  After each run under a limit the same scene is played without one, in
-the same process: that must be as if nothing had been.
+Arguments: a limit of `LIMITS`, and a scene.  It prints each complaint, and the number
+of runs.  After each run under a limit, the scene is played without one in the same
+process, and must work as if nothing had happened.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ def fds() -> Iterator[contextlib.AbstractContextManager[None]]:
 
 @contextlib.contextmanager
 def few_fds(spare: int) -> Iterator[None]:
-    """(Every number below the limit counts, used or not: so the free ones are used.)"""
+    """Take the free numbers below the limit, which counts numbers, used or not."""
     with contextlib.ExitStack() as taken:
         highest = max(map(int, open_files()))
         while (fd := os.dup(0)) < highest:
@@ -48,7 +48,7 @@ def few_fds(spare: int) -> Iterator[None]:
 
 
 def threads() -> Iterator[contextlib.AbstractContextManager[None]]:
-    """Root has no such limit, so it is somebody else who plays."""
+    """Limit the threads of another user, as root has no such limit."""
     become_nobody()
     for spare in SPARE_THREADS:
         yield limited(resource.RLIMIT_NPROC, threads_of_nobody() + spare)
@@ -76,7 +76,7 @@ def memory() -> Iterator[contextlib.AbstractContextManager[None]]:
 
 
 def memlock() -> Iterator[contextlib.AbstractContextManager[None]]:
-    """What nobody has of it: nothing of ours may need any."""
+    """Allow 64 KiB, then no locked memory: our code must not need any."""
     become_nobody()
     for most in MEMLOCK:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (most, most))
@@ -84,7 +84,7 @@ def memlock() -> Iterator[contextlib.AbstractContextManager[None]]:
 
 
 def pipe_pages() -> Iterator[contextlib.AbstractContextManager[None]]:
-    """All that this user may have is in use: a pipe holds two pages, or one."""
+    """Use up all pages of this user's pipes: a new pipe gets two pages, or one."""
     become_nobody()
     hoard = [os.pipe()]
     while fcntl.fcntl(hoard[-1][1], fcntl.F_GETPIPE_SZ) > 8192:
@@ -97,8 +97,7 @@ def pipe_pages() -> Iterator[contextlib.AbstractContextManager[None]]:
 LIMITS: dict[str, Callable[[], Iterator[contextlib.AbstractContextManager[None]]]] = {
     each.__name__: each for each in (fds, threads, memory, memlock, pipe_pages)
 }
-# Those under which nothing at all may fail, and the scenes that could need what they
-# take away.
+# Limits under which nothing may fail, and the scenes that could need what they take.
 HARMLESS = {
     "memlock": ("lending", "lending_unix", "rings", "broadcast"),
     "pipe_pages": ("adopted_pipe", "lending", "relayed", "child"),

@@ -1,4 +1,4 @@
-"""What this process may have, for a while."""
+"""Limits on this process, for the length of a block."""
 
 import contextlib
 import resource
@@ -18,7 +18,7 @@ def limited(which: int, most: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def files_up_to(nbytes: int) -> Iterator[None]:
-    """No file may grow beyond so many bytes."""
+    """Let no file grow beyond this many bytes."""
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         with limited(resource.RLIMIT_FSIZE, nbytes):

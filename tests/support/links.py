@@ -1,7 +1,7 @@
-"""The links that every promise is tested on, and readers at their other end.
+"""The links that tests check every promise on, and readers at their other end.
 
 pipe      a pipe that the package made              unix   a socket pair
-adopted   a pipe that it was given                  tcp4   127.0.0.1
+adopted   a pipe that was made elsewhere            tcp4   127.0.0.1
 fifo      a FIFO in the file system                 tcp6   ::1
 file      a regular file                            cat    the stdin and stdout
 pty       a terminal in raw mode                           of a child
@@ -56,12 +56,12 @@ if TYPE_CHECKING:
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 KINDS = ("pipe", "adopted", "fifo", "file", "pty", "unix", "tcp4", "tcp6", "cat")
 STALLING = tuple(kind for kind in KINDS if kind != "file")  # a reader holds these up
-EACH_WAY = ("adopted", "pty", "unix", "cat")  # one for each way in and out
+EACH_WAY = ("adopted", "pty", "unix", "cat")  # one kind for each way to read and write
 SOCKETS = ("unix", "tcp4", "tcp6")
 
-# More than any clogged link takes by itself, in every buffer along the way.
+# More than any clogged link holds in all buffers along the way.
 BIG = 1 << 20
-# What the kernel keeps for each direction of a socket here.
+# The kernel's buffer for each direction of a socket here.
 _SOCKET_BUFFER = 64 << 10
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
@@ -69,7 +69,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 Sink = Callable[[memoryview], object]
 
 
-# Kinds whose sender may lend a pool's pages, each with the kind that it is otherwise.
+# Kinds whose sender may lend a pool's pages, each with its kind otherwise.
 LENDING = {"lending": "adopted", "lending-unix": "unix"}
 
 
@@ -84,7 +84,7 @@ class Link:
         child: subprocess.Popen[bytes] | None = None,
     ) -> None:
         self.kind = kind
-        self.lends = False  # whether the reader is known to use read() alone
+        self.lends = False  # whether our side knows that the reader only uses read()
         self.child = child
         self._write_fd = write_fd
         self._read_fd = read_fd
@@ -101,18 +101,18 @@ class Link:
         return fd
 
     def sender(self, **options: Any) -> SendStream:
-        """Our stream over the sending end."""
+        """Make our stream over the sending end."""
         fd = self.take_write_fd()
         if self.lends:
             options["peer"] = "reads"
-        if self.kind == "pipe":  # as azc.pipe() does it
+        if self.kind == "pipe":  # as azc.pipe() does
             os.set_blocking(fd, False)
             return SendStream(Channel(fd, OUT | OWN), **options)
         opener = azc.wrap_socket if self.kind in SOCKETS else azc.open_writer
         return opener(fd, **options)
 
     def receiver(self) -> ReceiveStream:
-        """Our stream over the receiving end."""
+        """Make our stream over the receiving end."""
         fd = self.take_read_fd()
         if self.kind == "pipe":
             os.set_blocking(fd, False)
@@ -120,14 +120,14 @@ class Link:
         return azc.wrap_socket(fd) if self.kind in SOCKETS else azc.open_reader(fd)
 
     def kill_reader(self) -> None:
-        """Close the receiving end; of a child, kill it."""
+        """Close the receiving end, or kill the child at it."""
         if self.child is not None:
             self.child.kill()
             self.child.wait()
         os.close(self.take_read_fd())
 
     def unread(self) -> int:
-        """Bytes that the kernel holds for the reader."""
+        """Return how many bytes the kernel holds for the reader."""
         answer = fcntl.ioctl(self._read_fd, termios.FIONREAD, b"\0" * 4)
         return int(struct.unpack("i", answer)[0])
 
@@ -157,7 +157,7 @@ class Link:
 
 @contextmanager
 def open_link(kind: str, folder: Path) -> Iterator[Link]:
-    """A link of this kind, small enough that `BIG` clogs it."""
+    """Open a link of this kind, small enough that `BIG` clogs it."""
     link = _MAKERS[LENDING.get(kind, kind)](folder)
     link.lends = kind in LENDING
     try:
@@ -168,15 +168,15 @@ def open_link(kind: str, folder: Path) -> Iterator[Link]:
 
 @contextmanager
 def open_unread(kind: str, folder: Path, data: Buffer) -> Iterator[Link]:
-    """A link of which a thread writes data into the sending end, then closes it."""
+    """Open a link; a thread writes data into its sending end, then closes that."""
     with open_link(kind, folder) as link:
         fd = link.take_write_fd()
         thread = threading.Thread(target=_write_all, args=(fd, data), daemon=True)
         thread.start()
-        if kind == "file":  # whose reader does not wait for the writer
+        if kind == "file":  # the reader of a file does not wait for the writer
             thread.join()
         yield link
-        link.close()  # whatever was not read: the writer must come to its end
+        link.close()  # so that the writer ends, even if not all was read
         thread.join()
 
 
@@ -273,7 +273,7 @@ _MAKERS: dict[str, Callable[[Path], Link]] = {
 
 
 class PlainReader:
-    """A thread that reads with plain blocking calls, to the end."""
+    """A thread that reads to the end with plain blocking calls."""
 
     def __init__(self, link: Link, sink: Sink) -> None:
         self._fd = link.take_read_fd()
@@ -307,7 +307,7 @@ class PlainReader:
 
 
 def _read_into(fd: int, memory: bytearray) -> int:
-    """Return the number of bytes read; 0 at the end, also at one by an error."""
+    """Return the number of bytes read; 0 at the end, or at an end by an error."""
     try:
         return os.readv(fd, [memory])
     except OSError as error:
@@ -317,7 +317,7 @@ def _read_into(fd: int, memory: bytearray) -> int:
 
 
 class OurReader:
-    """A task that reads with a stream of ours, to the end."""
+    """A task that reads to the end with a stream of ours."""
 
     def __init__(self, link: Link, sink: Sink, tasks: TaskGroup) -> None:
         self._stream = link.receiver()
@@ -351,7 +351,7 @@ Reader = PlainReader | OurReader
 async def reading(
     link: Link, sink: Sink, *, ours: bool = False, start: bool = True
 ) -> AsyncIterator[Reader]:
-    """Feed all that arrives to sink; the end of the block waits for the end of it.
+    """Feed all that arrives to sink; the end of the block waits for the end of data.
 
     Close the sending stream inside of the block.  Without start, and for a file,
     nothing is read before ``start()`` or the end of the block.
@@ -375,9 +375,9 @@ async def checked(
     start: bool = False,
     **options: Any,
 ) -> AsyncIterator[tuple[SendStream, Reader]]:
-    """A stream, and the reader of its messages, which must arrive whole and in order.
+    """A stream, and a reader that checks that messages arrive whole and in order.
 
-    In the end so many have come from each name.
+    In the end, ``counts`` messages have come from each name.
     """
     checker = Checker()
     async with reading(link, checker.feed, ours=ours, start=start) as reader:
@@ -391,7 +391,7 @@ async def checked(
 async def collected(
     link: Link, *, start: bool = False, **options: Any
 ) -> AsyncIterator[tuple[SendStream, Reader, bytearray]]:
-    """A stream, its reader, and what has arrived."""
+    """A stream, its reader, and the bytes that have arrived."""
     received = bytearray()
     async with reading(link, received.extend, start=start) as reader:
         async with link.sender(**options) as stream:
@@ -405,6 +405,12 @@ async def until(condition: Callable[[], object]) -> None:
     """Let others run until the condition holds."""
     while not condition():
         await anyio.lowlevel.checkpoint()
+
+
+async def turns(count: int = 5) -> None:
+    """Let a loop of asyncio make the calls that are due, this many times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 async def begun(stream: SendStream, messages: int = 1) -> None:
@@ -421,7 +427,7 @@ async def begun_or_sent(stream: SendStream, count: int) -> None:
     """Return once this many messages are queued or sent."""
 
     def have_begun() -> bool:
-        stats = stream.stats  # one snapshot: a message goes from the one to the other
+        stats = stream.stats  # one snapshot, as a message moves between the two counts
         return stats.messages_queued + stats.messages_sent >= count
 
     await until(have_begun)
@@ -518,7 +524,7 @@ async def put_and_wait(stream: SendStream, *buffers: Any) -> None:
     await (await stream.put(*buffers))
 
 
-# Ways to send a buffer, and to wait until it is the caller's again.
+# Ways to send a buffer and to wait until the caller owns it again.
 SENDS: dict[str, Callable[[SendStream, Any], Awaitable[object]]] = {
     "send": lambda stream, data: stream.send(data),
     "pieces": lambda stream, data: stream.send(b"", data, b""),
@@ -533,7 +539,7 @@ async def wait_for(ticket: Ticket) -> None:
 
 
 def begun_in_thread(call: Callable[..., object], *args: Any) -> Callable[[], object]:
-    """Call it in a thread of its own; the result waits for its end, as below."""
+    """Call it in a thread of its own; the returned function waits for its end."""
     ends: list[object] = []
 
     def run() -> None:
@@ -557,7 +563,7 @@ def error_in_thread(call: Callable[..., object], *args: Any) -> object:
 
 
 async def everything(stream: ReceiveStream | None) -> bytes:
-    """All that comes until the end."""
+    """Return all data up to the end."""
     assert stream is not None
     return b"".join([data async for data in stream])
 
@@ -569,7 +575,7 @@ def fork() -> int:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether the process has ended and was reaped: no zombie is left."""
+    """Tell whether the process has ended and was reaped."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -588,7 +594,7 @@ def is_trio() -> bool:
 
 @asynccontextmanager
 async def stuck(stream: SendStream, *messages: Any) -> AsyncIterator[TaskGroup]:
-    """A task group in which these are being sent, the first of them halfway."""
+    """A task group in which these are being sent, with the first halfway out."""
     async with anyio.create_task_group() as tasks:
         for count, message in enumerate(messages, start=1):
             tasks.start_soon(stream.send, message)
@@ -599,12 +605,12 @@ async def stuck(stream: SendStream, *messages: Any) -> AsyncIterator[TaskGroup]:
 async def others_wait() -> None:
     """Return once every other task waits for something.
 
-    That is anyio.wait_all_tasks_blocked without its naps of 0.1 s on asyncio.
+    Like anyio.wait_all_tasks_blocked, without its naps of 0.1 s on asyncio.
     """
     if is_trio():
         await anyio.wait_all_tasks_blocked()
         return
-    await anyio.lowlevel.checkpoint()  # those just started begin
+    await anyio.lowlevel.checkpoint()  # tasks that were just started begin
 
     def wait() -> bool:
         others: set[Any] = asyncio.all_tasks() - {asyncio.current_task()}
@@ -650,7 +656,7 @@ def _cancelling(
 ) -> Generator[Any, Any, Any]:
     """Await a coroutine, and call cancel when it waits for the n-th time."""
     given: Any = None
-    thrown: list[BaseException] = []  # (a variable would make a cycle of the error)
+    thrown: list[BaseException] = []  # (a variable would make a cycle)
     while True:
         try:
             awaited = call.throw(thrown.pop()) if thrown else call.send(given)
@@ -666,7 +672,7 @@ def _cancelling(
 
 
 async def cancelled_at(call: Coroutine[Any, Any, Any], n: int) -> tuple[bool, Any]:
-    """Cancel the call when it waits for the n-th time: (was it?, its result)."""
+    """Cancel the call when it waits for the n-th time: (whether it was, its result)."""
     with anyio.CancelScope() as scope:
         result = await _cancelling(call, n, scope.cancel)
     if scope.cancelled_caught:

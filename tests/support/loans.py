@@ -1,4 +1,4 @@
-"""Frames to lend, and a plain reader who takes them out of the lender's pages."""
+"""Frames to lend, and a plain reader of the lender's pages."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ import aiozerocopy as azc
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# No multiple of a page, and more than a pipe of 64 KiB or a tiny socket buffer holds.
+# No multiple of a page, and more than a 64 KiB pipe or a tiny socket buffer holds.
 SIZE = 400_000
 
 
 def ends(kind: str) -> tuple[int, int]:
-    """A pipe's or a socket pair's ends: the reader's fd, and the writer's."""
+    """Make a pipe or a socket pair; return the reader's fd, and the writer's."""
     if kind == "pipe":
         return os.pipe()
     reader, writer = socket.socketpair()
-    writer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)  # doubled
+    writer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)  # it is doubled
     return reader.detach(), writer.detach()
 
 
 def filled(pool: azc.FramePool, seed: int) -> azc.Frame:
-    """A frame with the payload of this seed."""
+    """Acquire a frame, with the payload of this seed."""
     frame = pool.acquire_nowait()
     frame.view[:] = payload(seed, len(frame.view))
     return frame
@@ -48,7 +48,7 @@ class Loan:
         self.pool = azc.FramePool(SIZE, slots=slots)
 
     async def read(self, n: int, piece: int = 32 << 10) -> bytes:
-        """Read n bytes, letting others run while there are none."""
+        """Read n bytes, and let other tasks run while there are none."""
         data = bytearray()
         while len(data) < n:
             new = await read_once(self.fd, min(piece, n - len(data)))
@@ -58,7 +58,7 @@ class Loan:
 
 
 async def read_once(fd: int, n: int) -> bytes:
-    """Up to n bytes, as soon as there are some; none at the end."""
+    """Read up to n bytes as soon as there are some; b"" at the end."""
     while True:
         with contextlib.suppress(BlockingIOError):
             return os.read(fd, n)
@@ -66,7 +66,7 @@ async def read_once(fd: int, n: int) -> bytes:
 
 
 async def read_to_end(fd: int) -> bytes:
-    """All that comes until the other end is closed."""
+    """Read all data until the other end is closed."""
     data = bytearray()
     while piece := await read_once(fd, 1 << 20):
         data += piece
@@ -74,18 +74,18 @@ async def read_to_end(fd: int) -> bytes:
 
 
 async def cancel_halfway(stream: azc.SendStream, frame: azc.Frame) -> None:
-    """Send the frame, and cancel that when some of it is out."""
+    """Send the frame, and cancel the send when some bytes are out."""
     async with stuck(stream, frame) as tasks:
         tasks.cancel_scope.cancel()
 
 
 def poison_in_a_child(buffer: Buffer) -> None:
-    """Let a forked child store into its copy of it."""
+    """Let a forked child overwrite its copy of the buffer."""
     in_a_child(lambda: poison(buffer))
 
 
 def in_a_child(call: Callable[[], object]) -> bool:
-    """Whether what this returns in a forked child is true."""
+    """Call this in a forked child; tell whether it returned something true."""
     child = fork()
     if not child:
         os._exit(bool(call()))

@@ -16,12 +16,12 @@ import figures
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-POISON = 0xDB  # what a sender stores into its buffer once that is its own again
-CANARY = 0xCA  # what fills memory that was never sent
+POISON = 0xDB  # a sender writes it into its buffer once the buffer is its own again
+CANARY = 0xCA  # fills memory that was never sent
 
 HEADER = struct.Struct("<QQQQ")
 
-# Random bytes, twice over, so that every window of up to _PERIOD bytes is one slice.
+# Random bytes, doubled so that every window of up to _PERIOD bytes is one slice.
 _PERIOD = 4 << 20
 _CLEAN = bytes(byte if byte not in (POISON, CANARY) else 0 for byte in range(256))
 _TABLE = random.Random(20).randbytes(_PERIOD).translate(_CLEAN) * 2
@@ -33,14 +33,14 @@ def seed_of(stream: int, sequence: int) -> int:
 
 
 def payload(seed: int, length: int, offset: int = 0) -> memoryview:
-    """Return up to 4 MiB of a payload, from an offset on."""
+    """Return up to 4 MiB of a payload, beginning at an offset."""
     assert length <= _PERIOD
     start = (seed * _SEED_STEP + offset) % _PERIOD
     return memoryview(_TABLE)[start : start + length]
 
 
 def message(stream: int, sequence: int, length: int) -> bytearray:
-    """A message with a payload of length bytes."""
+    """Make a message with a payload of length bytes."""
     seed = seed_of(stream, sequence)
     return bytearray(
         b"".join((HEADER.pack(stream, sequence, length, seed), payload(seed, length)))
@@ -84,7 +84,7 @@ class Checker:
         return rest[n:]
 
     def _judge(self, stream: int, sequence: int, seed: int) -> None:
-        """Is this header, whose fourth word is the seed, the next one?"""
+        """Assert that this header, whose fourth word is the seed, is the next one."""
         expected = self.counts.get(stream, 0)
         assert seed == self._seed, self._where("no header")
         assert sequence == expected, self._where(
@@ -106,7 +106,7 @@ class Checker:
         return f"{text} (in the piece that ends at byte {self.received:,})"
 
     def finish(self) -> None:
-        """The stream ended: it must not have, in the middle of a message."""
+        """Assert that the stream did not end in the middle of a message."""
         assert not self._inside, f"ended {self._offset:,} bytes into a message"
         assert not self._header, "ended inside a header"
         figures.count("bytes compared", self.received, "B")
@@ -119,7 +119,7 @@ def difference(got: memoryview, wanted: memoryview) -> str:
 
 
 def assert_prefix(got: Buffer, sent: Buffer) -> None:
-    """A fault shortens a stream and does nothing else."""
+    """Assert that a fault shortened the stream and changed nothing else."""
     received, wanted = memoryview(got).cast("B"), memoryview(sent).cast("B")
     assert len(received) <= len(wanted), "more arrived than was sent"
     if received.tobytes() != wanted[: len(received)].tobytes():
@@ -128,7 +128,7 @@ def assert_prefix(got: Buffer, sent: Buffer) -> None:
 
 
 def assert_same(got: Buffer, sent: Buffer) -> None:
-    """All of it arrived."""
+    """Assert that everything arrived."""
     assert_prefix(got, sent)
     arrived, expected = memoryview(got).nbytes, memoryview(sent).nbytes
     assert arrived == expected, f"{arrived:,} of {expected:,} bytes arrived"

@@ -37,7 +37,7 @@ def hello(kind: int, role: int = 0, capacity: int = 0, **changes: int) -> bytes:
 def memory(
     capacity: int = SMALL, seals: int = SEALS, size: int | None = None, **changes: int
 ) -> int:
-    """A memfd as a listener makes it, or not quite."""
+    """Make a memfd like a listener's, or with deviations."""
     fd = os.memfd_create("azc_ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, PAGE + capacity if size is None else size)
     page = {"magic": MAGIC, "abi": ABI, "page_bytes": PAGE, "capacity": capacity}
@@ -54,7 +54,7 @@ def bell() -> int:
 
 
 class Peer:
-    """The other side of a ring of ours, by hand."""
+    """The hand-made peer of one of our rings."""
 
     def __init__(self, sock: socket.socket, fd: int, bells: list[int]) -> None:
         self.sock = sock
@@ -69,7 +69,7 @@ class Peer:
         os.eventfd_write(self.their_bell, 1)
 
     def commit(self, position: int, stamp: int, size: int) -> None:
-        """A record's header, in the first lap, and an index behind it."""
+        """Write a record's header, in the first lap, and move the index behind it."""
         at = PAGE + position + 48
         self.page[at : at + 16] = struct.pack("=QII", stamp, size, 7)
         self.put(INDEX_OF_PRODUCER, position + 64)
@@ -84,7 +84,7 @@ class Peer:
 
 @contextlib.asynccontextmanager
 async def facing(folder: Path, sends: bool) -> AsyncIterator[tuple[azc.shm.Ring, Peer]]:
-    """A ring of ours, and its peer."""
+    """A ring of ours, and its hand-made peer."""
     path = folder / "ring"
     async with attempting(listen, path, sends) as listener:
         while not path.exists():

@@ -1,4 +1,4 @@
-"""A ring's two ends, on one loop, for tests."""
+"""Both ends of a ring, on one loop, for tests."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from links import meanwhile
 import aiozerocopy as azc
 from aiozerocopy._core.binding import PORTABLE
 
-if PORTABLE:  # (this skips the module of tests that imports it)
+if PORTABLE:  # (this skips the module that imports it)
     pytest.skip("the portable build has no rings", allow_module_level=True)
 
 SMALL = 1 << 16  # the smallest capacity
@@ -22,7 +22,7 @@ SMALL = 1 << 16  # the smallest capacity
 async def opened(
     folder: Path, capacity: int = SMALL, **options: Any
 ) -> tuple[azc.shm.Ring, azc.shm.Ring]:
-    """The producer, which has connected, and the consumer."""
+    """Return a connected producer and its consumer."""
     ends: list[azc.shm.Ring] = []
 
     async def listen() -> None:
@@ -37,7 +37,7 @@ async def opened(
 
 
 async def connected(path: Path, **options: Any) -> azc.shm.Ring:
-    """Connect; the path may not be listened at yet."""
+    """Connect, as soon as the path has a listener."""
     while True:
         with contextlib.suppress(ConnectionRefusedError):
             return await azc.shm.connect_ring(path, **options)
@@ -48,7 +48,7 @@ async def connected(path: Path, **options: Any) -> azc.shm.Ring:
 async def ring_pair(
     folder: Path, capacity: int = SMALL, **options: Any
 ) -> AsyncIterator[tuple[azc.shm.Ring, azc.shm.Ring]]:
-    """The same, for a block."""
+    """A connected producer and its consumer, closed at the end of the block."""
     producer, consumer = await opened(folder, capacity, **options)
     async with producer, consumer:
         yield producer, consumer

@@ -20,7 +20,7 @@ HEADER = Path(__file__).parents[2] / "csrc" / "sabotage.h"
 
 
 def _unpin_early() -> None:
-    """Give the export back when the message is queued, not when it is out."""
+    """Give the export back when the message is queued, instead of when it is sent."""
     attend = SendStream._attend
 
     async def unpin_and_attend(
@@ -34,7 +34,7 @@ def _unpin_early() -> None:
 
 
 def _let_go_of_slots() -> None:
-    """Take a slot for free although an X server may still write to it."""
+    """Treat a slot as free although an X server may still write to it."""
     ask = Connection.ask
 
     def ask_and_keep_nothing(
@@ -50,7 +50,7 @@ def _let_go_of_slots() -> None:
 
 
 def _keep_errors() -> None:
-    """Remember an exception itself, with its traceback."""
+    """Remember the exception itself, with its traceback."""
 
     def keep(self: Failure[Any], error: BaseException) -> None:
         self._cause = error  # type: ignore[assignment]
@@ -63,7 +63,7 @@ def _keep_errors() -> None:
 
 
 def _take_nothing_back() -> None:
-    """Let an exception out of a call although C has the buffers."""
+    """Let an exception out of a call while C still has the buffers."""
 
     def take_back(*_: object) -> bool:
         return True
@@ -72,7 +72,7 @@ def _take_nothing_back() -> None:
 
 
 def _lack_no_rows() -> None:
-    """Take every slot of a screen's pictures for up to date."""
+    """Treat every slot of a screen's pictures as up to date."""
     damage.merged = lambda rows: []
 
 

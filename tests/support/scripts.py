@@ -1,4 +1,4 @@
-"""Programs in processes of their own, also for what would end or disturb this one."""
+"""Run programs in processes of their own, even some that would end or disturb ours."""
 
 import contextlib
 import os
@@ -14,19 +14,19 @@ SECONDS = 15  # that a program may take
 
 
 def environment(**settings: str) -> dict[str, str]:
-    """Ours, as it is now, for a Python that finds what we find."""
+    """Return our environment, with a path on which a Python finds our modules."""
     path = os.pathsep.join(filter(None, sys.path))
     return os.environ | {"PYTHONPATH": path} | settings
 
 
 def ran(command: Sequence[object], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, and keep what it says."""
+    """Run a program to its end, and capture its output."""
     words = [*map(str, command)]
     return subprocess.run(words, capture_output=True, text=True, check=False, **options)
 
 
 def output(command: Sequence[object], **options: Any) -> str:
-    """What a program says that must end well."""
+    """Run a program that must exit with 0; return its stdout."""
     done = ran(command, **options)
     assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
     return done.stdout
@@ -65,7 +65,7 @@ def start(
     before: str = "",
     **options: Any,
 ) -> subprocess.Popen[str]:
-    """Start a program, after `PRELUDE`, in development mode, and under another."""
+    """Start a program with `PRELUDE`, in development mode, under another program."""
     command = [*under, sys.executable, "-X", "dev", "-W", warnings, "-c"]
     script = before + PRELUDE + textwrap.dedent(code)
     return subprocess.Popen(
@@ -79,10 +79,10 @@ def start(
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Its exit status and what it said on stdout and stderr.
+    """Return a program's exit status, stdout and stderr.
 
-    A program that hangs is ended by SIGABRT, which makes it tell where each of its
-    threads is (development mode has the fault handler).
+    A program that hangs gets SIGABRT.  In development mode, a fault handler then prints
+    where each thread is.
     """
     with process:
         try:
@@ -94,7 +94,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def _abort(pid: int) -> None:
-    """End a process by SIGABRT, after its children: under strace, it is one of them."""
+    """Send SIGABRT to a process, but first to its children: one may be under strace."""
     with contextlib.suppress(FileNotFoundError):
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
         for child in children.split():
@@ -104,7 +104,7 @@ def _abort(pid: int) -> None:
 
 
 def perturbed(code: str, *arguments: str) -> tuple[str, str]:
-    """What a program says and complains of; what it frees is overwritten."""
+    """Run a program whose freed memory is overwritten; return stdout and stderr."""
     under = ("env", "MALLOC_PERTURB_=165")
     process = start(code, *arguments, warnings="always", under=under)
     status, said, complained = finish(process)
@@ -114,7 +114,7 @@ def perturbed(code: str, *arguments: str) -> tuple[str, str]:
 
 
 def run(code: str, *arguments: str, under: Sequence[str] = ()) -> str:
-    """What a program says that must end well and complain about nothing."""
+    """Run a program that must exit with 0 and an empty stderr; return its stdout."""
     status, said, complained = finish(start(code, *arguments, under=under))
     assert (complained, status) == ("", 0)
     return said

@@ -1,8 +1,8 @@
-"""A pipe's reader that stops inside of the kernel's copy, for as long as one likes.
+"""A pipe's reader that stops inside of the kernel's copy, for as long as a test likes.
 
-It reads fd 0 into memory that it has to provide itself when the kernel first touches it
-(userfaultfd), and does not.  It says "stalled", waits for a line on the fd that is its
-first argument, then provides the memory, reads to the end, and says how much that was.
+It reads fd 0 into memory whose pages it must provide itself (userfaultfd), and provides
+none when the kernel touches them.  It prints "stalled", and waits for a line on the fd
+in its argument.  Then it provides the memory, reads to the end, and prints the size.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ _ZEROPAGE = 0xC020AA04
 
 
 def watched(memory: mmap.mmap) -> tuple[int, int]:
-    """The memory's address, and the fd that tells of its first touch."""
+    """Register the memory; return its address, and an fd that reports a first touch."""
     libc = ctypes.CDLL(None, use_errno=True)
     fd = libc.syscall(SYS_USERFAULTFD, os.O_CLOEXEC | os.O_NONBLOCK)
     if fd < 0:

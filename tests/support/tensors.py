@@ -1,4 +1,4 @@
-"""Tensors: arrays that give their memory by DLPack alone, as those of torch do."""
+"""Tensors: arrays that export their memory by DLPack only, like torch's."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ CUDA = 2  # DLPack's number
 
 
 class Tensor:
-    """An array that is no buffer."""
+    """An array that is not a buffer."""
 
     def __init__(self, array: Any, device: int = 1) -> None:
         self.array = array
@@ -20,7 +20,7 @@ class Tensor:
 
 
 class OldTensor(Tensor):
-    """One of DLPack before version 1.0, which did not tell what may be written."""
+    """A tensor of DLPack before 1.0, which did not say whether memory is writable."""
 
     def __dlpack__(self, **wanted: Any) -> Any:
         if wanted.keys() - {"stream"}:
@@ -29,7 +29,7 @@ class OldTensor(Tensor):
 
 
 class OldTensorWithArray(OldTensor):
-    """NumPy can ask it for an array, too."""
+    """An old tensor that NumPy can also ask for an array."""
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return self.array

@@ -1,9 +1,8 @@
-"""All that is public and holds memory, an fd, a thread, a child or a task.
+"""Every public thing that holds memory, an fd, a thread, a child or a task.
 
-A scene makes things of these classes and uses them, yields what a program would hold of
-them, and closes them.  What a scene has of its own (the other end of a connection) goes
-the same way.  `slow/test_nothing_left.py` closes them, or drops them, or loses them in
-a cycle.
+A scene makes things of these classes and uses them, yields what a program would hold,
+and closes that.  `slow/test_nothing_left.py` also drops everything that a scene yields,
+or loses it in a cycle; this includes the other ends of connections.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ import numpy as np
 import pytest
 import trustme
 from ffmpegs import FOUND
-from links import BIG, begun, cut_short, until
+from links import BIG, begun, cut_short, turns, until
 from rings import opened
 from xserver import x_server
 
@@ -33,11 +32,11 @@ SIZE = (64, 48)
 PICTURE = np.zeros((48, 64, 3), "u1")
 Scene = Callable[[Path], AsyncIterator[Any]]
 SCENES: dict[str, Scene] = {}
-SHOWN: set[str] = set()  # the classes
-NEVER: dict[str, tuple[str, ...]] = {}  # scenes, and the ends that theirs is not
-WARNS: dict[str, tuple[str, ...]] = {}  # and what is said of those that nobody closes
+SHOWN: set[str] = set()  # the classes that have a scene
+NEVER: dict[str, tuple[str, ...]] = {}  # by scene: the ends that it cannot have
+WARNS: dict[str, tuple[str, ...]] = {}  # by scene: warnings if nobody closes its things
 
-# Public classes that hold nothing, or only what they were given.
+# Public classes that hold nothing, or only what a caller gave them.
 HOLD_NOTHING = """
     Audio Client ClientStats Consumer Layout MemoryEnds MemoryStream Monitor PoolStats
     Published Rectangle RingStats Route Stats Status TCPBackend TLSBackend UnixBackend
@@ -290,12 +289,7 @@ async def rpc(folder: Path) -> AsyncIterator[Any]:
     await server.aclose()
 
 
-# ---- transports: the loop keeps them until they are closed, or their peer leaves -----
-
-
-async def turns() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
+# ---- transports: the loop keeps them until they are closed, or the peer leaves ------
 
 
 @scene("SocketTransport")

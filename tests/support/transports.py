@@ -1,4 +1,4 @@
-"""A transport of ours over one end of a connection, for tests."""
+"""A transport of ours at one end of a connection, for tests."""
 
 import asyncio
 import contextlib
@@ -17,14 +17,14 @@ HOST = "127.0.0.1"
 Contexts = tuple[ssl.SSLContext, ssl.SSLContext]  # of a server and of a client
 
 
-# Transports are asyncio's: not for trio.
+# Transports need asyncio: not for trio.
 both_loops = pytest.mark.parametrize(
     "anyio_backend", ["asyncio", "uvloop"], indirect=True
 )
 
 
 class Recorder(asyncio.Protocol):
-    """Notes what it is told."""
+    """A protocol that notes its calls."""
 
     def __init__(self, keep_open: bool = False) -> None:
         self.events: list[str] = []
@@ -67,7 +67,7 @@ class Recorder(asyncio.Protocol):
 
     @property
     def error(self) -> BaseException | None:
-        """Of the connection that is lost."""
+        """Return the error of the lost connection, if any."""
         return self.lost.result()
 
 
@@ -81,7 +81,7 @@ Protocol = TypeVar("Protocol", bound=Recorder)
 
 
 def kept(kind: Callable[[], Protocol]) -> tuple[list[Protocol], Callable[[], Protocol]]:
-    """All that a factory makes, and the factory."""
+    """Return a factory, and the list of everything that it makes."""
     made: list[Protocol] = []
 
     def factory() -> Protocol:
@@ -92,7 +92,7 @@ def kept(kind: Callable[[], Protocol]) -> tuple[list[Protocol], Callable[[], Pro
 
 
 class Filler(Recorder, asyncio.BufferedProtocol):
-    """Takes what comes in memory of its own, each time in other memory."""
+    """Receives into memory of its own, new memory each time."""
 
     def __init__(self, size: int = 1009) -> None:
         super().__init__()
@@ -107,8 +107,8 @@ class Filler(Recorder, asyncio.BufferedProtocol):
 
 
 class End:
-    """A transport of ours over one end of a connection, and a plain socket over the
-    other, whose buffers are small."""
+    """A transport of ours at one end of a connection, and a plain socket with small
+    buffers at the other."""
 
     def __init__(self, transport: Any, protocol: Any, peer: socket.socket) -> None:
         self.transport: azt.SocketTransport = transport
@@ -129,7 +129,7 @@ class End:
         return await self.read(1 << 30)
 
     def reset(self) -> None:
-        """The peer goes as one that crashes."""
+        """Reset the connection, as a crashing peer does."""
         linger = struct.pack("ii", 1, 0)
         self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self.peer.close()

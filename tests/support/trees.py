@@ -1,4 +1,4 @@
-"""A copy of the source and the tests, built with other settings."""
+"""Copies of the source and the tests, built with other settings."""
 
 import functools
 import itertools
@@ -18,7 +18,7 @@ _numbers = itertools.count()
 
 
 def build(folder: Path, python: Sequence[str] = PYTHON, **settings: str) -> Path:
-    """Copy into the folder and build there, with these environment variables."""
+    """Copy everything into the folder and build it with these variables."""
     ignored = shutil.ignore_patterns("__pycache__", "*.so", "sim")
     for name in ("aiozerocopy", "csrc", "docs", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
@@ -31,14 +31,14 @@ def build(folder: Path, python: Sequence[str] = PYTHON, **settings: str) -> Path
 
 @functools.cache
 def sabotaged(folder: Path) -> Path:
-    """The package with the deliberate faults compiled in, built there once."""
+    """Build the package with the deliberate faults in this folder, once."""
     return build(folder / "sabotaged", AZC_SABOTAGE="1")
 
 
 def environment(tree: Path, **settings: str) -> dict[str, str]:
-    """For a program that is to have the tree's package, and these variables.
+    """Return an environment with the tree's package, and with these variables.
 
-    What it counts is nobody's figure: the package may be broken there on purpose.
+    It keeps no figures: the package there may be broken on purpose.
     """
     path = os.pathsep.join([str(tree), *filter(None, sys.path)])
     return os.environ | {"PYTHONPATH": path, "AZC_FIGURES": ""} | settings
@@ -49,8 +49,8 @@ def start_tests(
 ) -> subprocess.Popen[str]:
     """Run pytest in such a tree, with these environment variables.
 
-    It has a folder for its own temporary files, beside the tree: several at once would
-    trip over each other in the common one.
+    Its temporary files have a folder of their own, beside the tree: runs at once would
+    get into each other's way in the common folder.
     """
     command = [*python, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     own = tree.parent / f"run{next(_numbers)}"

@@ -1,4 +1,4 @@
-"""A pipe that nobody reads, and a channel of ours that writes to it, for tests."""
+"""A pipe that is not read, and a channel of ours that writes to it, for tests."""
 
 import os
 
@@ -23,7 +23,7 @@ class Unread:
         self.channel = Channel(write_fd, OUT | OWN)
 
     def send(self, port: Port, data: bytes | bytearray) -> Operation:
-        """Begin a message that C borrows until somebody reads."""
+        """Begin a message that C borrows until the pipe is read."""
         operation = Operation(port, [])
         assert self.channel.submit(port, operation, (data,)) == IN_PROGRESS
         return operation

@@ -1,4 +1,4 @@
-"""A client of the web server and its applications, which may be rude.
+"""A client of the web server and its applications, which may break the rules.
 
 Its functions take a server: whatever has a ``port``, a ``prefix`` if the viewer is
 mounted below one, and a ``host`` if it is not this one.
@@ -46,14 +46,14 @@ def picture(number: int = 0, channels: int = 3) -> NDArray[np.uint8]:
 
 
 def number_of(message: bytes) -> int:
-    """Return the number of a frame, and check that it is a whole one of `picture`."""
+    """Return the number of a frame, and check that it is a whole frame of `picture`."""
     number: int = HEADER.unpack(message[:32])[7]
     assert message[32:] == picture(number).tobytes()
     return number
 
 
 class Answer:
-    """A whole HTTP answer, of one request."""
+    """The answer to one HTTP request."""
 
     def __init__(self, data: bytes) -> None:
         head, _, self.body = data.partition(b"\r\n\r\n")
@@ -66,7 +66,7 @@ class Answer:
 
 
 def asking(path: str = "/healthz", *fields: str, method: str = "GET") -> bytes:
-    """Make a request, with a Host unless there is one in ``fields``."""
+    """Make a request, with a Host field unless ``fields`` has one."""
     if not any(field.startswith("Host:") for field in fields):
         fields = ("Host: localhost", *fields)
     return "\r\n".join([f"{method} {path} HTTP/1.1", *fields, "", ""]).encode()
@@ -85,7 +85,7 @@ def upgrade(path: str, *fields: str) -> bytes:
 
 @asynccontextmanager
 async def connected(to: Any, trust: ssl.SSLContext | None = None) -> AsyncIterator[Any]:
-    """Connect; with ``trust`` over TLS, which ends without a goodbye."""
+    """Connect; with ``trust`` over TLS, which ends without a close_notify."""
     async with azc.connect_tcp(getattr(to, "host", "127.0.0.1"), to.port) as stream:
         if trust is None:
             yield stream
@@ -94,7 +94,7 @@ async def connected(to: Any, trust: ssl.SSLContext | None = None) -> AsyncIterat
 
 
 async def until_seen(stream: Any, end: bytes) -> bytes:
-    """Return what arrives, once it has this end."""
+    """Return the data that arrives, as soon as this end is in it."""
     data = b""
     while end not in data:
         data += await stream.receive()
@@ -106,7 +106,7 @@ async def rest(stream: anyio.abc.ByteReceiveStream) -> bytes:
 
 
 async def say(to: Any, data: bytes, trust: ssl.SSLContext | None = None) -> bytes:
-    """Return all that comes back until the server closes."""
+    """Send data; return everything that comes back until the server closes."""
     async with connected(to, trust) as stream:
         await stream.send(data)
         return await rest(stream)
@@ -128,7 +128,7 @@ _OPEN = wsproto.connection.ConnectionState.OPEN
 
 
 class Viewer:
-    """A client of a WebSocket, which checks with wsproto what it gets."""
+    """A client of a WebSocket, which checks with wsproto what it receives."""
 
     def __init__(self, stream: anyio.abc.ByteStream) -> None:
         self.stream = stream
@@ -151,7 +151,7 @@ class Viewer:
         return event
 
     async def message(self) -> tuple[tuple[int, ...], bytes]:
-        """Return header and payload of the next message, which may come as several."""
+        """Return header and payload of the next message, joining its fragments."""
         data = bytearray()
         while True:
             event = await self.next_of(events.BytesMessage)
@@ -162,13 +162,13 @@ class Viewer:
                     return header, bytes(data[32:])
 
     async def number(self) -> int:
-        """Return the number of the next frame, which is a whole one of `picture`."""
+        """Return the number of the next frame, and compare it with `picture`."""
         header, payload = await self.message()
         assert payload == picture(header[7]).tobytes()
         return header[7]
 
     async def code(self) -> int:
-        """Return the code with which it is closed."""
+        """Return the code of the server's close."""
         code: int = (await self.next_of(events.CloseConnection)).code
         return code
 
@@ -193,7 +193,7 @@ async def watching(
 
 @asynccontextmanager
 async def publishing(hub: Broadcast, height: int = HEIGHT) -> AsyncIterator[None]:
-    """Frames one after the other, each as soon as the hub has the last."""
+    """Publish frames, each as soon as the hub has the last."""
 
     async def publish() -> None:
         frame = np.zeros((height, WIDTH, 3), np.uint8)
@@ -207,10 +207,10 @@ async def publishing(hub: Broadcast, height: int = HEIGHT) -> AsyncIterator[None
 
 
 async def outlast(hub: Broadcast, good: Viewer) -> int:
-    """Publish until one of two is let go; the other gets every frame."""
+    """Publish until one of two viewers is dropped; the other gets every frame."""
     number = 0
     while len(hub.clients) == 2:
-        # (the patience is not for the good one)
+        # (publish when the good viewer is ready, so that it needs no patience)
         await until(lambda: any(not client.stats.queued for client in hub.clients))
         await hub.publish(BIG)
         header, _ = await good.message()

@@ -1,4 +1,4 @@
-"""The viewer under every server: ours, and what people mount it in below a prefix."""
+"""The viewer under every server: ours, and others that mount it below a prefix."""
 
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -22,7 +22,7 @@ class Place(NamedTuple):
     name: str
     port: int
     prefix: str
-    close: Callable[[], Coroutine[Any, Any, None]]  # tells all that it is the end
+    close: Callable[[], Coroutine[Any, Any, None]]  # ends the viewer's connections
 
     @property
     def is_ours(self) -> bool:
@@ -67,7 +67,7 @@ ASGI: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
 
 @asynccontextmanager
 async def in_starlette(name: str, app: Any) -> AsyncIterator[int]:
-    """Serve an ASGI application in Starlette, below `PREFIX`, on this port."""
+    """Serve an ASGI application in Starlette, below `PREFIX`; yield the port."""
     pytest.importorskip("starlette")
     pytest.importorskip(name.partition("-")[0])
     from starlette.applications import Starlette
@@ -84,7 +84,7 @@ async def in_starlette(name: str, app: Any) -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def in_aiohttp(application: Any) -> AsyncIterator[tuple[int, Any]]:
-    """Serve an application of aiohttp; yield the port, and what ends it."""
+    """Serve an application of aiohttp; yield the port, and a function that ends it."""
     from aiohttp.web import AppRunner, SockSite
 
     runner = AppRunner(application, shutdown_timeout=2, access_log=None)
@@ -99,7 +99,7 @@ async def in_aiohttp(application: Any) -> AsyncIterator[tuple[int, Any]]:
 
 @asynccontextmanager
 async def serving(name: str, hub: Broadcast, **options: Any) -> AsyncIterator[Place]:
-    """Serve what is published to ``hub`` by the server of this name."""
+    """Serve the frames of ``hub`` with the server of this name."""
     if name == "ours":
         async with web.serve(hub, **options) as to:
             yield Place(name, to.port, "", to.aclose)

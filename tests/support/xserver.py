@@ -1,7 +1,7 @@
 """A real X server without a screen (Xvfb), and a program that draws on it for tests.
 
-The program speaks the X protocol by itself, with a socket that blocks, so that it
-shares nothing with `aiozerocopy.capture`.
+The program speaks the X protocol itself, over a blocking socket, and so shares nothing
+with `aiozerocopy.capture`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Server:
 
 
 def as_bytes(colour: int, order: str = "bgr") -> Sequence[int]:
-    """The bytes of a pixel, but for the fourth."""
+    """Return the bytes of a pixel, without the fourth."""
     return [colour >> 8 * (2 - "rgb".index(letter)) & 0xFF for letter in order]
 
 
@@ -42,18 +42,18 @@ def as_bytes(colour: int, order: str = "bgr") -> Sequence[int]:
 def x_server(
     *arguments: str, size: tuple[int, int] = SIZE, depth: int = 24
 ) -> Iterator[Server]:
-    """A small Xvfb, once it takes clients."""
+    """Start a small Xvfb; yield when it accepts clients."""
     program = shutil.which("Xvfb")
     if program is None:
         pytest.skip("needs Xvfb")
     told, tells = os.pipe()
     screen = f"{size[0]}x{size[1]}x{depth}"
     command = [program, "-displayfd", str(tells), "-screen", "0", screen]
-    # (when its last client has left it would begin anew)
+    # (-noreset: else Xvfb would begin anew when its last client leaves)
     command += ["-nolisten", "tcp", "-noreset", *arguments]
     with open(told) as lines:
         try:
-            # (a session of its own: Ctrl-C is not for it)
+            # (in a session of its own, Ctrl-C does not reach it)
             process = subprocess.Popen(
                 command,
                 pass_fds=[tells],
@@ -68,7 +68,7 @@ def x_server(
             raise ChildProcessError(f"Xvfb does not start: {' '.join(command)}")
         yield Server(f":{number}", process)
     finally:
-        # (a signal that comes just before it sleeps does not wake it)
+        # (a signal just before Xvfb sleeps does not wake it)
         while process.poll() is None:
             process.terminate()  # so that it removes its lock
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -112,11 +112,11 @@ class Painter:
         return head + self._receive(4 * struct.unpack_from("=I", head, 4)[0])
 
     def finish(self) -> None:
-        """Return when the server has done all of it."""
+        """Return when the server has done everything."""
         self._ask(43, 0, "")
 
     def window(self, colour: int, x: int, y: int, width: int, height: int) -> int:
-        """Show a window of one colour, which no manager moves."""
+        """Show a window of one colour, out of reach of a window manager."""
         self._windows += 1
         window: int = self._base + self._windows
         pixel_and_unmanaged = 1 << 1 | 1 << 9
@@ -144,7 +144,7 @@ class Painter:
         return self._receive(32)
 
     def monitor(self, name: str, x: int, y: int, width: int, height: int) -> None:
-        """Call a part of the screen a monitor."""
+        """Declare a part of the screen a monitor."""
         randr = self.extension("RANDR")
         self._ask(randr, 0, "II", 1, 5)
         (atom,) = struct.unpack_from("=I", self._ask_named(16, name), 8)
@@ -153,13 +153,13 @@ class Painter:
         self.finish()
 
     def extension(self, name: str) -> int:
-        """The number of its requests."""
+        """Return the opcode of an extension's requests."""
         reply = self._ask_named(98, name)
         assert reply[8], f"the X server has no {name}"
         return int(reply[9])
 
     def resize(self, width: int, height: int) -> None:
-        """Give the screen another size, as xrandr does."""
+        """Change the size of the screen, as xrandr does."""
         randr = self.extension("RANDR")
         self._ask(randr, 0, "II", 1, 5)
         resources = self._ask(randr, 8, "I", self.root)
@@ -170,7 +170,7 @@ class Painter:
         self.finish()
 
     def close(self) -> None:
-        """Take the windows away; a server that has gone did that itself."""
+        """Remove the windows, unless the server is gone."""
         with contextlib.suppress(OSError, AssertionError):
             for number in range(1, self._windows + 1):
                 self._send(4, 0, "I", self._base + number)

@@ -6,5 +6,5 @@ from aiozerocopy import sync
 
 @pytest.fixture(scope="session", autouse=True)
 def portal() -> None:
-    """There is one for the process, from the first call on: that is no leak."""
+    """The first call makes the process's portal, which must not count as a leak."""
     sync.run(anyio.sleep, 0)

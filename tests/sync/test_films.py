@@ -1,4 +1,4 @@
-"""Films for threads: frames to FFmpeg and back, without an event loop."""
+"""Films without an event loop: frames to FFmpeg and back, in threads."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_frame_after_frame(tmp_path: Path) -> None:
         for each in made[10:]:
             frame[:] = each
             film.send(frame)
-            frame[:] = 0  # it is ours again
+            frame[:] = 0  # the frame is the caller's again
         assert film.layout.nbytes == frame.nbytes
     assert (film.frames_written, film.written_to) == (20, str(path))
     with pytest.raises(StreamClosed):
@@ -97,7 +97,7 @@ def test_acquire_waits_for_a_slot() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_recorder_loses_no_frame(tmp_path: Path) -> None:
-    """Of as many, one that dropped what its queue had no room for lost two."""
+    """Of so many frames, a recorder that drops what its queue cannot take lost two."""
     count, path = 72_649, tmp_path / "film.mkv"
     pool = FramePool((48, 64), slots=30)
     recorded: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -119,7 +119,7 @@ def test_recorder_loses_no_frame(tmp_path: Path) -> None:
         recorded.put(frame)
     recorded.put(None)
     assert encoded() == count
-    assert pool.stats.waited  # that is where backpressure was
+    assert pool.stats.waited  # so there was backpressure
     with sync.ffmpeg.Reader(path, pix_fmt="gray") as film:
         number = -1
         for number, frame in enumerate(film):
@@ -197,7 +197,7 @@ class TestProcesses:
         assert (status, "unclosed <sync Writer" in complained) == (0, True)
         assert warnings == "error" or "Traceback" not in complained
         for path in paths:
-            assert b"moof" not in Path(path).read_bytes()  # its index is in front
+            assert b"moof" not in Path(path).read_bytes()  # the index is in front
             assert len(sync.ffmpeg.read(path)) == 7
 
     def test_child_of_a_fork_makes_its_own(self, tmp_path: Path) -> None:

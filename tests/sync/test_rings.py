@@ -20,7 +20,7 @@ CAPACITY = 64 << 10
 
 @pytest.fixture
 def ends(tmp_path: Path) -> Iterator[tuple[sync.Ring, sync.Ring]]:
-    """One side that sends, and the one that receives."""
+    """A ring side that sends, and one that receives."""
     path, listening = tmp_path / "ring", []
     thread = threading.Thread(
         target=lambda: listening.append(sync.listen_ring(path, CAPACITY))
@@ -37,7 +37,7 @@ def test_records_come_in_order(ends: tuple[sync.Ring, sync.Ring]) -> None:
     data = bytearray(b"a record of two pieces")
 
     def send() -> None:
-        for number in range(500):  # more than fits
+        for number in range(500):  # more than the ring holds
             sender.send(number.to_bytes(2, "big"), bytes(1000))
         sender.close()
 

@@ -1,4 +1,4 @@
-"""Streams for threads: the promise, without an event loop."""
+"""Streams without an event loop: the promises, in threads."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ from aiozerocopy._core.binding import lib
 from aiozerocopy.sync._waiting import SharedPort
 
 ROOMS = ("sync",)
-PATIENCE = 5.0  # seconds for what is over at once, or never
+PATIENCE = 5.0  # seconds for something that happens at once or never
 
 
 def sender(link: Link, **options: Any) -> sync.SendStream:
@@ -170,7 +170,7 @@ class TestFailures:
                 wait_until(lambda: one.stats.messages_queued)
             else:
                 wait_until(lambda: one._waiter.port._is_heard)
-            if (call, end) == ("send", "close"):  # it waits for what is on its way
+            if (call, end) == ("send", "close"):  # close waits for the message
                 got = bytearray(8 * BIG)
                 with_it = in_thread(other.receive_exactly, got)
                 one.close()
@@ -187,7 +187,7 @@ class TestFailures:
             port = one._waiter.port
             receive = one._it.receive(100)
             receive.send(None)
-            port._is_heard = True  # by a thread that the scheduler has forgotten
+            port._is_heard = True  # as if a thread listened without a turn
             other.send(b"came")
             wait_until(lambda: select.select([port], [], [], 0)[0])
             receive.close()
@@ -196,7 +196,7 @@ class TestFailures:
             assert one.receive() == b"came"
 
     def test_abort_as_the_listener_begins_to_wait(self) -> None:
-        """Its fd must not be closed then: another file would get the number."""
+        """The fd must stay open, as another file could get its number."""
         one, other = sync.socketpair()
         port = one._waiter.port
         fds = []
@@ -223,7 +223,7 @@ class TestFailures:
         assert lib.azc_port_fd(port.id) < 0
 
     def test_stream_that_leaves_as_the_listener_stops(self) -> None:
-        """It leaves the end of the port to the listener."""
+        """The stream leaves the end of the port to the listener."""
         port = SharedPort()
         taken = []
 
@@ -233,7 +233,7 @@ class TestFailures:
             def __enter__(self) -> None:
                 self.lock.acquire()
                 taken.append(self)
-                if len(taken) == 2:  # (first to begin)
+                if len(taken) == 2:  # (the first one is at the beginning)
                     port.leave()
 
             def __exit__(self, *error: object) -> None:
@@ -291,7 +291,7 @@ class TestThreads:
                 ):
                     with pytest.raises(RuntimeError, match="runs an event loop"):
                         call()
-                # ... and beside a loop that runs, a thread may
+                # beside a running loop, a thread may call it
                 await asyncio.to_thread(writer.send, b"from a thread")
 
             asyncio.run(main())
@@ -409,7 +409,7 @@ class TestProcesses:
 
     def test_threads_are_silent_at_the_exit(self, tmp_path: Path) -> None:
         # (Python may abort if one prints at its end: "could not acquire lock for ...")
-        joins = "[each.join() for each in threads[1:]]"  # when all streams are closed
+        joins = "[each.join() for each in threads[1:]]"  # after all streams are closed
         before = f"import atexit; atexit.register(lambda: {joins})\n"
         code = """
             from aiozerocopy import sync
@@ -450,7 +450,7 @@ BUFFER = 8 * BIG
 
 
 def play(call: str, lines: Lines) -> list[str]:
-    """One call, which is hit once; then what there is to complain about."""
+    """Make a call, with an interruption at one line; return complaints."""
     one, other = sync.socketpair()
     size = 1000 if call == "receive" else BUFFER
     data, got, complaints = bytearray(size), bytearray(), []
@@ -485,7 +485,7 @@ def play(call: str, lines: Lines) -> list[str]:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.filterwarnings("ignore:.*never awaited")  # hit before it began
+@pytest.mark.filterwarnings("ignore:.*never awaited")  # interrupted before it began
 @pytest.mark.parametrize("call", ["send", "put", "receive"])
 def test_signal_at_any_line(call: str) -> None:
     lines = Lines(None, ROOMS)
@@ -493,7 +493,7 @@ def test_signal_at_any_line(call: str) -> None:
     found: dict[Place, list[str]] = {}
     for place in dict.fromkeys(lines.seen):
         if linecache.getline(*place[:2]).lstrip().startswith("with self."):
-            continue  # a tracer is asked there, but no signal, before the lock is free
+            continue  # before the release, a tracer is called there, but no handler
         if complaints := play(call, Lines(place, ROOMS)):
             found[place] = complaints
         if len(found) > 5:

@@ -1,4 +1,4 @@
-"""Connections of ours, which are closed with the test."""
+"""Our connections, closed at the end of the test."""
 
 from collections.abc import AsyncIterator
 

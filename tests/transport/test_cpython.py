@@ -1,7 +1,7 @@
 """CPython's own tests of streams, servers, files and TLS, against our transports.
 
-They come with Python; some distributions leave them out.  docs/pages/transports.md says
-why some cannot pass.
+These tests come with Python, except in some distributions.  docs/pages/transports.md
+says why some cannot pass.
 """
 
 import json
@@ -17,7 +17,7 @@ pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(300)]
 
 RUNNER = Path(__file__).parents[1] / "support" / "cpython.py"
 
-# Of each module: what names have in them, what they do not have, and how many at least.
+# For each module: words in tests' names, words not in them, least number of tests.
 SUITES: dict[str, tuple[list[str], list[str], int]] = {
     "test_streams": ([""], [], 60),
     "test_ssl": ([""], ["create_connection_memory_leak"], 18),
@@ -25,7 +25,7 @@ SUITES: dict[str, tuple[list[str], list[str], int]] = {
     "test_server": (
         [""],
         ["test_start_server_1", "test_start_unix_server_1"],
-        5 if sys.version_info >= (3, 12) else 0,  # there are others before
+        5 if sys.version_info >= (3, 12) else 0,  # earlier versions have others
     ),
     "test_buffered_proto": ([""], [], 1),
     "test_sendfile": (

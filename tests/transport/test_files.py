@@ -1,4 +1,4 @@
-"""aiozerocopy.transport: files that are sent."""
+"""aiozerocopy.transport: sending files."""
 
 import asyncio
 import io

@@ -1,7 +1,7 @@
-"""Transports and forks: the child's are dead and touch nothing; the parent goes on.
+"""Transports and forks: a child's are dead and touch nothing; the parent's stay usable.
 
-The kernel shares much with a child: the epolls of a loop, where a child could cancel
-what its parent has asked for, and the file of a Unix server.
+The kernel shares much with a child: a loop's epolls, where a child could cancel what
+its parent has requested, and a Unix server's file.
 """
 
 from pathlib import Path
@@ -15,14 +15,14 @@ pytestmark = linux_only
 
 
 def on_loops(children: dict[str, str], *hardest: str) -> pytest.MarkDecorator:
-    """Each child on asyncio's loop, and those that do most on uvloop too."""
+    """Run each child on asyncio's loop, and the hardest ones on uvloop, too."""
     cases: list[Any] = [(child, "asyncio") for child in children]
     slow = pytest.mark.slow
     cases += [pytest.param(child, "uvloop", marks=slow) for child in hardest]
     return pytest.mark.parametrize(("child", "loop"), cases)
 
 
-# What a child does, in the middle of the parent's work.
+# The actions of a child, in the middle of the parent's work.
 CHILDREN = {
     "tries everything": "attempted(world.disturb)",
     "tries everything and drops it": "attempted(world.disturb, world.drop, gc.collect)",
@@ -31,8 +31,8 @@ CHILDREN = {
     "tries everything and lives": (
         "attempted(world.disturb, lambda: run(live(folder), loop))"
     ),
-    # In its copy of the parent's loop.  (It must not close that: asyncio's loop and
-    # uvloop's take out of the shared epoll what wakes the parent's.)
+    # In its copy of the parent's loop.  (It must not close that: the loops of asyncio
+    # and uvloop would remove the parent's wake-ups from the shared epoll.)
     "stays": "await world.stay()",
 }
 
@@ -66,7 +66,7 @@ run(main(), loop)
     )
 
 
-# The loop does not run while it forks; the child ends as any program does.
+# The loop does not run during the fork; the child ends like any program.
 ENDING = {
     "at once": "",
     "after it has tried everything": "world.disturb",

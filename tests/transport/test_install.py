@@ -1,4 +1,4 @@
-"""`new_event_loop` and `install`: programs of asyncio on this package's transports."""
+"""`new_event_loop` and `install`: asyncio programs on this package's transports."""
 
 import asyncio
 import sys
@@ -39,7 +39,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 async def ask(
     streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], kind: type
 ) -> None:
-    """Send much and get it back, with one buffer that is used again and again."""
+    """Send a lot and get it back, with one buffer that is reused."""
     reader, writer = streams
     assert type(writer.transport) is kind
     buffer, wanted, got = bytearray(1 << 18), bytearray(), bytearray()
@@ -61,7 +61,7 @@ async def ask(
 
 
 class Kind(NamedTuple):
-    """A connection's transport, and the arguments that make it so."""
+    """The transport of a connection, and the arguments for it."""
 
     transport: type
     of_server: dict[str, Any]
@@ -79,7 +79,7 @@ def kind(request: pytest.FixtureRequest, tls: Contexts) -> Kind:
 @pytest.mark.parametrize("module", [asyncio, azc.transport])
 @pytest.mark.parametrize("over", ["tcp", "unix"])
 async def test_streams(kind: Kind, over: str, module: Any, tmp_path: Path) -> None:
-    """asyncio's functions, which ask the loop, and ours."""
+    """asyncio's functions, which use the loop, and ours."""
     if over == "tcp":
         server = await module.start_server(echo, HOST, 0, **kind.of_server)
         address = server.sockets[0].getsockname()

@@ -1,9 +1,9 @@
-"""Transports and signals' exceptions at every line, the collector, and dead loops.
+"""Transports, with signals' exceptions at every line, collections, and dead loops.
 
-As core/test_interruptions.py: each scene is played once to note the lines that it goes
-through, and then once more for each of them, at which an exception comes.  Whatever
-becomes of the connection, what arrives is whole messages or the beginning of one, and
-afterwards no buffer is borrowed, no fd is left, and connection_lost was called.
+As in core/test_interruptions.py, each scene is played once to note its lines, and then
+once for each line, with an exception there.  However the connection ends, the peer gets
+whole messages and at most the beginning of one more; afterwards no buffer is borrowed,
+no fd is left, and connection_lost was called.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from interruption import (
     open_fds,
     run_on,
 )
-from links import BIG, linux_only, until
+from links import BIG, linux_only, turns, until
 from oracle import HEADER, Checker, message, poison
 from transports import Filler, Recorder
 
@@ -37,11 +37,11 @@ from aiozerocopy import transport as azt
 pytestmark = linux_only
 
 ROOMS = ("transport",)
-PATIENCE = 5.0  # seconds for what is over at once, or never
+PATIENCE = 5.0  # seconds for something that happens at once or never
 
 
 class Scene:
-    """A transport, its peer, and what there is to complain about."""
+    """A transport, its peer, and complaints."""
 
     protocol_kind: type[Recorder] = Recorder
 
@@ -50,7 +50,7 @@ class Scene:
         self.complaints: list[str] = []
         self.checker = Checker()
         self.buffers: list[bytearray] = []
-        self.views: list[memoryview] = []  # of those
+        self.views: list[memoryview] = []  # of the buffers
         self.raised: list[BaseException] = []
         self.written = 0
 
@@ -104,7 +104,7 @@ class Scene:
         return self.views[-1]
 
     async def read(self) -> None:
-        """What the peer gets is well formed, wherever it ends."""
+        """The peer gets well-formed messages up to the end of data."""
         loop = asyncio.get_running_loop()
         with contextlib.suppress(ConnectionError):
             while data := await loop.sock_recv(self.peer, 1 << 20):
@@ -170,14 +170,8 @@ class Scene:
         self.transport.resume_reading()
 
 
-async def turns() -> None:
-    """Let the loop call what it has been asked to."""
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
 class Receiving(Scene):
-    """The peer sends; what the protocol gets has no gaps."""
+    """The peer sends, and the protocol gets data without gaps."""
 
     async def receive(self) -> None:
         sent = bytes(message(99, 0, 200_000))
@@ -205,7 +199,7 @@ class Filling(Receiving):
 
 
 class Connecting(Scene):
-    """A server and a client are made, and closed."""
+    """Make a server and a client, and close them."""
 
     async def play(self, call: Callable[[Any], Awaitable[object]]) -> None:
         asyncio.get_running_loop().set_exception_handler(self.in_the_loop)
@@ -290,7 +284,7 @@ async def be_hit(name: str, lines: Lines) -> list[str]:
 def test_one_line_after_the_other(
     name: str, loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each loop hits every other line; both hit all."""
+    """Each loop interrupts every other line; together they interrupt all."""
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
 
     def some(places: list[Place]) -> list[Place]:

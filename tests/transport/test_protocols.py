@@ -1,4 +1,4 @@
-"""aiozerocopy.transport: what a Protocol sees of a connection, and the way back."""
+"""aiozerocopy.transport: how a Protocol sees a connection, and sends on it."""
 
 import asyncio
 import contextvars
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 MUCH = bytes(payload(5, 3 * BIG))
 
-# ---- the order of things ------------------------------------------------------------
+# ---- the order of calls -------------------------------------------------------------
 
 
 @both_loops
@@ -116,7 +116,7 @@ async def test_a_buffer_is_borrowed_until_drained(end: End) -> None:
 
 @both_loops
 async def test_reuse_after_drain_never_corrupts() -> None:
-    """What asyncio (from 3.12 on) and uvloop fail: below the mark it is not out."""
+    """asyncio (from 3.12 on) and uvloop fail here: below the mark, not all is sent."""
     ours, peer = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 5000)
     reader, writer = await azt.open_connection(sock=ours)
@@ -144,7 +144,7 @@ async def test_reuse_after_drain_never_corrupts() -> None:
 
 
 async def test_small_buffers_are_yours_at_once(end: End) -> None:
-    end.transport.write(bytes(BIG))  # so that the next waits behind it
+    end.transport.write(bytes(BIG))  # so that the next one is queued
     small = bytearray(b"small")
     end.transport.write(small)
     small.clear()
@@ -290,7 +290,7 @@ async def test_half_close(keep_open: bool) -> None:
 @both_loops
 @pytest.mark.parametrize("last", [b"", b"last"])
 async def test_reset(last: bytes) -> None:
-    """Also right after something came: the loop tells of both at once."""
+    """Even right after data: the loop reports both at once."""
     async with opened(tcp=True) as end:
         end.peer.send(last)
         end.reset()
@@ -336,7 +336,7 @@ async def test_a_reset_that_a_write_has_met_is_no_end_of_what_comes() -> None:
         end.transport.write(bytes(8 * BIG))
         end.reset()
         assert select.select([end.transport._port], [], [], 10)[0]
-        end.transport._readable()  # as the loop does, where it is the first to know
+        end.transport._readable()  # as the loop does, when it notices first
         assert isinstance(await end.protocol.lost, OSError)
         assert end.protocol.events == ["made", "pause", "lost"]
 
@@ -417,13 +417,13 @@ async def test_one_that_is_dropped_warns_and_closes() -> None:
     with peer:
         transport, _ = await azt.create_connection(Recorder, sock=ours)
         transport.pause_reading()
-        peer.send(b"x")  # what comes while it is paused ends the watching
+        peer.send(b"x")  # data during a pause ends the watch
         await until(partial(is_unwatched, weakref.ref(transport)))
         with pytest.warns(ResourceWarning, match=r"unclosed <transport fd=\d+>"):
             del transport, _
             gc.collect()
         ours.close()
-        with pytest.raises(ConnectionResetError):  # since it has left something unread
+        with pytest.raises(ConnectionResetError):  # since it left data unread
             peer.recv(1)
 
 
@@ -519,7 +519,7 @@ async def test_no_fds_for_clients(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_several_hosts_have_one_port() -> None:
-    """Two of them may be names of one address."""
+    """Two hosts may be names of one address."""
     hosts = ["127.0.0.1", "127.0.0.2", "127.1"]
     async with await azt.create_server(Recorder, hosts, 0) as server:
         names = [sock.getsockname() for sock in server.sockets]
@@ -532,7 +532,7 @@ async def test_several_hosts_have_one_port() -> None:
 
 @both_loops
 async def test_protocol_has_a_context_of_its_own() -> None:
-    """What it sets is not seen by who opens the connection; it sees what that had."""
+    """The protocol sees the opener's context; the opener does not see its changes."""
     var: contextvars.ContextVar[str] = contextvars.ContextVar("var")
     seen: list[tuple[str, str]] = []
 

@@ -1,6 +1,6 @@
-"""Who tells a transport that there is something to read, and that all is over.
+"""How a transport learns that there is data to read, or that its socket has ended.
 
-uvloop stops watching a socket at its first error; so an epoll of ours waits for errors.
+uvloop stops watching a socket at its first error, so an epoll of ours waits for errors.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.anyio
 
 MUCH = 1 << 20
 
-# Of Linux; the socket module does not have them.
+# Linux's numbers, which the socket module lacks.
 SO_TIMESTAMPING, SOFTWARE_TX = 37, 1 << 1 | 1 << 4
 
 
 class Ears:
-    """Counts how often our epoll had something to tell."""
+    """Counts the reports of our epoll."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.heard = 0
@@ -60,7 +60,7 @@ async def test_what_comes_takes_no_turn_more(ears: Ears) -> None:
 
 
 async def test_a_read_asks_while_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One in a turn of the loop: 1000, 3000, what is left, and then 1000 again."""
+    """One read in each turn of the loop: 1000, 3000, the rest, and then 1000 again."""
     monkeypatch.setattr(reading, "MESSAGE", 1000)
     monkeypatch.setattr(reading, "BULK", 3000)
     async with opened(Recorder) as end:
@@ -77,7 +77,7 @@ async def test_a_read_asks_while_there_is_more(monkeypatch: pytest.MonkeyPatch) 
 
 async def test_the_functions_that_one_echo_calls() -> None:
     """One read, and one call into C.  No attribute is in a dictionary, where Python
-    would look for it anew each time."""
+    would have to search for it."""
     called: list[str] = []
 
     def note(frame: Any, event: str, builtin: Any) -> None:
@@ -85,7 +85,7 @@ async def test_the_functions_that_one_echo_calls() -> None:
             called.append(getattr(builtin, "__name__", frame.f_code.co_name))
 
     async with opened(Echo) as end:
-        for _ in range(2):  # the first write makes an operation ready
+        for _ in range(2):  # the first write prepares an operation
             end.peer.send(b"x" * 1000)
             called.clear()
             sys.setprofile(note)
@@ -98,13 +98,13 @@ async def test_the_functions_that_one_echo_calls() -> None:
 
 @both_loops
 async def test_much_and_then_a_reset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that the kernel has kept is told, then the end."""
+    """All data that the kernel has kept arrives, then the end."""
     monkeypatch.setattr(reading, "BULK", size := 8192)
     async with opened(tcp=True) as end:
         end.transport._size = size
         data = bytes(payload(1, MUCH))
         sent = end.peer.send(data)
-        assert sent > size  # so it takes more than one read
+        assert sent > size  # so it takes several reads
         end.reset()
         assert isinstance(await end.protocol.lost, ConnectionResetError)
         assert len(end.protocol.data) > size
@@ -120,7 +120,7 @@ async def test_reset_while_it_is_paused(something: bytes, ears: Ears) -> None:
         await others_wait()
         await others_wait()
         assert end.protocol.events == ["made"]
-        assert ears.heard <= 2  # and then we sleep
+        assert ears.heard <= 2  # then the loop sleeps
         end.transport.resume_reading()
         assert isinstance(await end.protocol.lost, ConnectionResetError)
         assert end.protocol.data == something
@@ -128,7 +128,7 @@ async def test_reset_while_it_is_paused(something: bytes, ears: Ears) -> None:
 
 @both_loops
 async def test_nothing_turns_after_the_end_of_what_comes(ears: Ears) -> None:
-    """The peer has gone, and the protocol wants to keep its side open."""
+    """The peer has gone, and the protocol keeps its own side open."""
     async with opened(lambda: Recorder(keep_open=True)) as end:
         end.peer.close()
         await until(lambda: "eof" in end.protocol.events)
@@ -139,7 +139,7 @@ async def test_nothing_turns_after_the_end_of_what_comes(ears: Ears) -> None:
 
 
 async def test_an_error_that_passes() -> None:
-    """A socket that was asked for times of sending has them as an error, until read."""
+    """A socket that reports times of sends has them as an error until they are read."""
     async with opened(tcp=True) as end:
         sock = end.transport.get_extra_info("socket")._sock
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, SOFTWARE_TX)
@@ -170,7 +170,7 @@ async def test_numbers_that_are_used_again() -> None:
 
 
 async def test_two_numbers_of_one_connection() -> None:
-    """Of what is closed nothing is heard, though another number keeps it open."""
+    """A closed transport gets no reports, although another fd keeps its socket open."""
     async with opened(tcp=True) as end:
         with socket.socket(fileno=os.dup(end.transport._fd)):
             end.transport.abort()
@@ -184,7 +184,7 @@ async def test_two_numbers_of_one_connection() -> None:
 
 
 async def test_loop_refuses_others_the_fd_of_a_transport(end: End) -> None:
-    """As asyncio does for its own: a second reader would take the place of ours."""
+    """As asyncio does for its own transports: a second reader would replace ours."""
     loop = asyncio.get_running_loop()
     handle = end.transport.get_extra_info("socket")
     for fd in (end.transport._fd, handle.fileno()):

@@ -1,6 +1,6 @@
-"""Programs that know nothing of this package, on its event loops.
+"""Programs without any knowledge of this package, on its event loops.
 
-``AZC_REQUESTS=10000`` asks for more requests than a test has time for.
+``AZC_REQUESTS=10000`` makes more requests than a quick test has time for.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ PATIENCE = max(30, REQUESTS / 50)  # seconds
 HOST = "127.0.0.1"
 MOST = 64 << 20  # bytes of a body
 SIZES = (0, 1, 1000, 65_536, 1 << 20, MOST)
-MESSAGE = 16 << 20  # bytes of a WebSocket's message, a value, a row
+MESSAGE = 16 << 20  # bytes of a WebSocket's message, of a value, or of a row
 
 pytestmark.append(pytest.mark.timeout(PATIENCE))
 
@@ -49,7 +49,7 @@ def contexts(
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A key and its certificate, of localhost, in one file."""
+    """A key and its certificate, for localhost, in one file."""
     trustme = pytest.importorskip("trustme")
     path = tmp_path_factory.mktemp("tls") / "server.pem"
     made = trustme.CA().issue_cert(HOST)
@@ -58,7 +58,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def body(size: int) -> bytes:
-    """That many bytes."""
+    """Make that many bytes."""
     step = 4 << 20
     return b"".join(payload(n, min(step, size - n)) for n in range(0, size, step))
 
@@ -71,7 +71,7 @@ def is_body(data: bytes, size: int) -> bool:
 
 
 async def ask(url: str, context: Any) -> None:
-    """Every size, and then many small ones at a time."""
+    """Request every size, and then many small ones at once."""
     aiohttp = pytest.importorskip("aiohttp")
 
     async def post(session: Any, size: int) -> None:
@@ -117,7 +117,7 @@ async def test_aiohttp(contexts: Any) -> None:
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """An ASGI application that sends back what it gets."""
+    """An ASGI application that sends back each request's body."""
     assert scope["type"] == "http"
     pieces = []
     while True:

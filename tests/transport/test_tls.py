@@ -1,4 +1,4 @@
-"""Transports under TLS: what goes through, whose a buffer is, beginning and end."""
+"""Transports with TLS: data, the owners of buffers, beginnings and ends."""
 
 import array
 import asyncio
@@ -22,9 +22,9 @@ from aiozerocopy.transport import TLSTransport
 
 pytestmark = pytest.mark.anyio
 
-BIG = 3 << 20  # more than any wire holds
-# asyncio's TLS was written anew for Python 3.11.  The one before does not answer the
-# peer's goodbye, calls no eof_received for it, and has no TLS through TLS.
+BIG = 3 << 20  # more than any link holds
+# Python 3.11 has a new implementation of TLS in asyncio.  The older one does not answer
+# close_notify or call eof_received for it, and has no TLS inside TLS.
 IS_NEW = sys.version_info >= (3, 11)
 AT_THE_END = ["eof", "lost"] if IS_NEW else ["data", "lost"]
 
@@ -58,7 +58,7 @@ class Ends:
 
 @pytest.fixture
 async def ends(tls: Contexts, anyio_backend: object) -> AsyncIterator[Ends]:
-    """Their handshake is over."""
+    """A connected pair whose handshake is over."""
     ends = await Ends(Recorder(), Recorder()).shake(tls)
     yield ends
     await abort(ends.client, ends.server)
@@ -71,16 +71,16 @@ async def abort(*protocols: Recorder) -> None:
 
 
 async def quiet() -> None:
-    """Return when nothing is under way that a socket takes at once."""
+    """Return when nothing is in progress that a socket takes at once."""
     for _ in range(100):
         await asyncio.sleep(0)
 
 
-# ---- what goes through --------------------------------------------------------------
+# ---- data ---------------------------------------------------------------------------
 
 
 def exchange(sock: ssl.SSLSocket, data: memoryview) -> bytes:
-    """In a thread: send this, get as much, and say goodbye."""
+    """In a thread: send this, receive as much, and send close_notify."""
     with sock:
         sock.settimeout(10)
         sock.sendall(data)
@@ -145,13 +145,13 @@ async def test_any_contiguous_memory_counts_its_bytes(ends: Ends) -> None:
             ends.client.transport.write(wrong)
 
 
-# ---- who owns a buffer, and what `drained` says -------------------------------------
+# ---- the owner of a buffer, and when `drained` returns ------------------------------
 
 
 @both_loops
 async def test_drained_once_all_is_out(ends: Ends) -> None:
     ends.server.transport.pause_reading()
-    for number in range(2):  # the second waits in OpenSSL's memory
+    for number in range(2):  # the second one waits in OpenSSL's memory
         buffer = bytearray(payload(number, BIG))
         ends.client.transport.write(buffer)
         poison(buffer)
@@ -201,7 +201,7 @@ async def test_drained_says_that_something_came_too_late(ends: Ends) -> None:
 
 @pytest.mark.parametrize("is_aborted", [False, True])
 async def test_renegotiation_is_heard_first(tls: Contexts, is_aborted: bool) -> None:
-    """What is written meanwhile waits, as a copy."""
+    """Data written meanwhile waits in a copy."""
     tls[1].maximum_version = ssl.TLSVersion.TLSv1_2
     try:
         ends = await Ends(Recorder(), Recorder()).shake(tls)
@@ -272,10 +272,10 @@ async def test_peer_that_never_says_goodbye_is_left(tls: Contexts) -> None:
 
 @pytest.mark.parametrize("name", ["write", "close", "resume"])
 async def test_what_is_interrupted_ends_the_connection(ends: Ends, name: str) -> None:
-    """By the handler of a signal, when the wire has not yet got what was encrypted."""
+    """A signal's handler interrupts when encrypted data is not yet at the socket."""
     if name == "resume" and not IS_NEW:
         pytest.skip("only asyncio's newer one holds what it has encrypted")
-    is_told = name == "resume"  # the transport below tells the loop of an Exception
+    is_told = name == "resume"  # the transport below reports an Exception to the loop
     error = TimeoutError("slow") if is_told else KeyboardInterrupt()
 
     def hit(data: object) -> None:
@@ -402,7 +402,7 @@ async def test_start_tls_at_both_ends(tls: Contexts, times: int) -> None:
 
 
 async def test_start_tls_while_writing_is_paused(tls: Contexts) -> None:
-    """What was written before goes out before, without TLS."""
+    """Data written before is sent before, without TLS."""
     ends = await plain_pair()
     ends.server.transport.pause_reading()
     ends.client.transport.write(bytearray(BIG))
