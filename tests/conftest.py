@@ -127,14 +127,9 @@ def deadly_sigpipe() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """TLS contexts of a local server, by name or address, and of a trusting client."""
-    trustme = pytest.importorskip("trustme")
-    authority = trustme.CA()
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost", "127.0.0.1").configure_cert(server)
-    client = ssl.create_default_context()
-    authority.configure_trust(client)
-    return server, client
+    from transports import tls_contexts
+
+    return tls_contexts()
 
 
 @pytest.fixture(scope="session", autouse=True)

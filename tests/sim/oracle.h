@@ -111,7 +111,6 @@ struct chan {
     bool torn; /* a message may have been cut off */
     uint64_t immediate;
     uint64_t replaced; /* bytes of slots that replaced lent pages */
-    op *last_receive;  /* the latest that ended in its own call */
 };
 
 extern op ops[OPS];

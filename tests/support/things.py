@@ -8,9 +8,7 @@ or loses it in a cycle; this includes the other ends of connections.
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import AsyncIterator, Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,10 @@ import anyio
 import gl_scene
 import numpy as np
 import pytest
-import trustme
 from ffmpegs import FOUND
 from links import BIG, begun, cut_short, turns, until
 from rings import opened
+from transports import tls_contexts
 from xserver import x_server
 
 import aiozerocopy as azc
@@ -58,16 +56,6 @@ def scene(
 async def echo(stream: azc.Stream) -> None:
     async for data in stream:
         await stream.send(data)
-
-
-@cache
-def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority = trustme.CA()
-    authority.issue_cert("localhost").configure_cert(server)
-    client = ssl.create_default_context()
-    authority.configure_trust(client)
-    return server, client
 
 
 # ---- memory -------------------------------------------------------------------------
@@ -305,7 +293,7 @@ async def socket_transport(_: Path) -> AsyncIterator[Any]:
 
 @scene("TLSTransport", never=("drop", "lose"))
 async def tls_transport(_: Path) -> AsyncIterator[Any]:
-    server, client = contexts()
+    server, client = tls_contexts()
     one, other = socket.socketpair()
     with contextlib.ExitStack() as stack:
 
@@ -364,7 +352,7 @@ async def dask_comms(_: Path) -> AsyncIterator[Any]:
             comm.abort()
             raise
 
-    server, client = contexts()
+    server, client = tls_contexts()
     theirs = {"ssl_context": client, "server_hostname": "localhost"}
     for place in ("azc://127.0.0.1:0", "azc+tls://127.0.0.1:0", "azc+unix://"):
         async with listen(place, serve, ssl_context=server) as listener:

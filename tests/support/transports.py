@@ -6,6 +6,7 @@ import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
+from functools import cache
 from typing import Any, TypeVar
 
 import pytest
@@ -15,6 +16,18 @@ from aiozerocopy import transport as azt
 
 HOST = "127.0.0.1"
 Contexts = tuple[ssl.SSLContext, ssl.SSLContext]  # of a server and of a client
+
+
+@cache
+def tls_contexts() -> Contexts:
+    """TLS contexts of a local server, by name or address, and of a trusting client."""
+    trustme = pytest.importorskip("trustme")
+    authority = trustme.CA()
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost", "127.0.0.1").configure_cert(server)
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    return server, client
 
 
 # Transports need asyncio: not for trio.
