@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import traceback
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -312,6 +313,8 @@ class SlowEncoding(Encoding):
             message = self._keep(Message(published, await encode(published)))
         except Exception as error:
             self._fail(error)
+            # A worker thread's error and the future that brings it are a cycle.
+            traceback.clear_frames(error.__traceback__)
             return
         finally:
             del published  # its memory can be used again

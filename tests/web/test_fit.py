@@ -25,6 +25,7 @@ from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import fit, h264, modes, pixels
 from aiozerocopy.web.encoders import Task, by_ffmpeg
 from aiozerocopy.web.link import Link
+from aiozerocopy.web.planes import Planes
 
 pytestmark = pytest.mark.anyio
 
@@ -272,6 +273,23 @@ async def test_the_slots_come_back_without_the_collector(hub: Broadcast) -> None
                     await until(lambda: other.newest == 0)
             await until(lambda: not hub.clients)
             await hub.publish(noise(1))
+            assert pool.stats.free == 3
+    finally:
+        gc.enable()
+
+
+async def test_the_slot_comes_back_of_a_frame_that_could_not_be_converted(
+    hub: Broadcast, encoders: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Planes, "_planes", lambda *_: bytes(1 << 62))
+    gc.disable()
+    try:
+        with azc.FramePool((240, 320, 3), slots=3) as pool:
+            queue = PacketQueue(Link(), h264.renditions(hub, encoders))
+            with await pool.acquire() as frame:
+                await hub.publish(frame)
+            assert await queue.next() is None
+            await hub.publish(b"another")
             assert pool.stats.free == 3
     finally:
         gc.enable()
