@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import traceback
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -313,8 +312,8 @@ class SlowEncoding(Encoding):
             message = self._keep(Message(published, await encode(published)))
         except Exception as error:
             self._fail(error)
-            # A worker thread's error and the future that brings it are a cycle.
-            traceback.clear_frames(error.__traceback__)
+            # It is in a cycle with the frames of what has brought it from a thread.
+            error.__traceback__ = None
             return
         finally:
             del published  # its memory can be used again
