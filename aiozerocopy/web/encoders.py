@@ -106,7 +106,9 @@ Encoders: TypeAlias = "Callable[[Task, Tell], AbstractAsyncContextManager[Encode
 
 
 def find_encoders() -> Encoders | None:
-    """The best that is there."""
+    """The best that is there.  (NumPy makes the planes for all.)"""
+    if not importlib.util.find_spec("numpy"):
+        return None
     if importlib.util.find_spec("av"):
         with contextlib.suppress(Exception):  # it is broken, or has no libx264
             import av

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -153,6 +154,14 @@ async def test_without_pyav_it_is_ffmpeg(monkeypatch: pytest.MonkeyPatch) -> Non
     async with Broadcast() as hub:
         offered = modes.Modes(hub, ["h264", "raw"], 80, 1, 1, None).modes
     assert offered == ("raw",)
+
+
+def test_without_numpy_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: name != "numpy" and known(name)
+    )
+    assert web_encoders.find_encoders() is None
 
 
 # ---- planes --------------------------------------------------------------------------
