@@ -18,6 +18,7 @@ viewers get the reason.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import math
@@ -87,7 +88,7 @@ class PacketQueue:
         link.on_change = self._look
         self._words: list[Packet] = []  # what is no picture: it goes first
         self._pictures: FrameQueue[Packet] = FrameQueue()
-        self._since = 0.0  # when the oldest picture came
+        self._came = collections.deque[float]()  # when each picture did
         self._key_nbytes = 0  # of the last key frame
         self._ended = False
         self._change = Change()
@@ -102,9 +103,8 @@ class PacketQueue:
         elif packet.sequence >= self._newest and self._pictures.accepts(packet):
             if packet.key:
                 self._key_nbytes = packet.nbytes
-            if not self._pictures:
-                self._since = self._link.clock()
             self._pictures.append(packet)
+            self._came.append(self._link.clock())
         else:
             self.dropped += 1
         self._look()
@@ -144,7 +144,7 @@ class PacketQueue:
     def _look(self) -> None:
         """Drop what waits if it is late."""
         if self._pictures:
-            is_late = self._link.clock() - self._since > LATE
+            is_late = self._link.clock() - self._came[0] > LATE
             first = next(iter(self._pictures))
             # (a key frame that is there anyway is the probe of all who are due soon)
             share = 0.5 if first.key else 1.0
@@ -164,6 +164,7 @@ class PacketQueue:
 
     def _drop_all(self) -> None:
         self.dropped += len(self._pictures.drop_to(0))
+        self._came.clear()
         self._pictures.needs_key = True
 
     async def next(self) -> Packet | None:
@@ -172,7 +173,7 @@ class PacketQueue:
             self._look()
             if self._pictures:
                 packet = self._pictures.pop()
-                self._since = self._link.clock()
+                self._came.popleft()
                 self._newest = packet.sequence
                 self._link.send(packet.sequence, packet.nbytes)
                 return packet

@@ -388,7 +388,7 @@ async def test_close_wakes_who_waits_for_room(
 async def test_record_that_never_fits(tmp_path: Path) -> None:
     async with ring_pair(tmp_path, 100_000) as (producer, _):
         assert producer.capacity == 131_072
-        message = r"a record of 131,057 bytes does not fit.* may have 131,056"
+        message = r"a record of 131,057 bytes does not fit.* at most 131,056"
         with pytest.raises(ValueError, match=message):
             await producer.send(b"x" * 131_057)
         with pytest.raises(ValueError, match=message):

@@ -351,6 +351,21 @@ async def test_what_waits_too_long_is_dropped_and_a_key_frame_asked_for() -> Non
     assert await it.sent() == [6]
 
 
+async def test_pictures_do_not_gather_for_who_takes_every_second_one() -> None:
+    """As a program that acknowledges nothing does, if its connection is slow."""
+    it = Watched()
+    newest = 0
+    for number in range(300):
+        it.queue.push(packet(number, key=it.queue._pictures.needs_key))
+        if number % 2 and it.queue._pictures:
+            taken = await it.queue.next()
+            assert taken is not None
+            newest = taken.sequence
+        it.clock.now += FRAME
+        assert number - newest <= LATE / FRAME + 3
+    assert 100 < it.queue.dropped < 200
+
+
 async def test_a_key_frame_takes_the_place_of_what_waits_unless_it_is_older() -> None:
     it = Watched()
     for number in range(3):
