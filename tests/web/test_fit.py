@@ -286,7 +286,7 @@ async def test_the_slot_comes_back_of_a_frame_that_could_not_be_converted(
     gc.disable()
     try:
         with azc.FramePool((240, 320, 3), slots=3) as pool:
-            queue = PacketQueue(Link(), h264.renditions(hub, encoders))
+            queue = h264.PacketQueue(Link(), h264.renditions(hub, encoders))
             with await pool.acquire() as frame:
                 await hub.publish(frame)
             assert await queue.next() is None
