@@ -207,3 +207,25 @@ async def test_numbers_that_are_shown(page: Page) -> None:
         for width, phone in ((1280, False), (390, True)):  # nothing sticks out
             await page.do(partial(page.browser.resize, width, 800, 1, phone=phone))
             assert await page.tell("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(1280, 800), (1024, 500), (844, 390), (390, 844)])
+async def test_the_whole_picture_is_to_be_seen(
+    page: Page, size: tuple[int, int]
+) -> None:
+    box = "(({x, y, width, height}) => [x, y, width, height])"
+    of = "(document.getElementById('{}').getBoundingClientRect())"
+    frame = np.zeros((720, 1280, 3), np.uint8)
+    try:
+        await page.do(partial(page.browser.resize, *size, 1, phone=size[1] < 400))
+        async with Broadcast() as hub, web.serve(hub) as server:
+            async with chromium.publishing(hub, frame):
+                await watch(page, server.url)
+                await page.until("viewer.sequence > 0")
+                stage = await page.tell(box + of.format("stage"))
+                assert await page.tell(box + of.format("picture")) == stage
+                assert stage[1] + stage[3] <= size[1]
+                assert min(stage[2:]) > 200
+    finally:
+        await page.do(partial(page.browser.resize, 1280, 800, 1, phone=False))
