@@ -150,7 +150,7 @@ async def in_process(task: Task, tell: Tell) -> AsyncIterator[Encoder]:
 class _InProcess:
     """libx264, in worker threads, without the GIL."""
 
-    last = math.inf
+    last: float = math.inf
 
     def __init__(self, task: Task, tell: Tell) -> None:
         self._task = task

@@ -66,9 +66,9 @@ class Run(MessageStream):
 
     def __init__(self, tell: Callable[[Packet], object]) -> None:
         self.picture: PictureFormat | None = None
-        self.begun = anyio.Event()  # the picture is known
-        self.changed = anyio.Event()  # another encoder is needed
-        self.failure = ""
+        self.begun: anyio.Event = anyio.Event()  # the picture is known
+        self.changed: anyio.Event = anyio.Event()  # another encoder is needed
+        self.failure: str = ""
         self._tell = tell  # sends a packet to all viewers
         self._encoder: Encoder | None = None
         self._ready = anyio.Event()  # there is an encoder

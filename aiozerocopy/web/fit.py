@@ -129,7 +129,8 @@ class Rate:
     """The bits of one rendition, as a share of the stream's bitrate."""
 
     def __init__(self, number: int, clock: Callable[[], float]) -> None:
-        self._most = self.share = SHARES[number]
+        self._most = SHARES[number]
+        self.share: float = self._most
         self._least = (*SHARES, LEAST)[number + 1]
         self._trials = Trials(clock)
 
