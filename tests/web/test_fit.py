@@ -260,6 +260,26 @@ async def test_jpeg_is_coarser_for_a_slow_link_alone(
 
 
 @with_each_encoder
+async def test_a_thousand_viewers_that_come_and_go_share_one_encoder(
+    hub: Broadcast, starts: Starts
+) -> None:
+    renditions = h264.renditions(hub, starts)
+    stays = h264.PacketQueue(Link(), renditions)
+    async with publishing(hub):
+        assert await stays.next() is not None
+        for number in range(1000):
+            queue = h264.PacketQueue(Link(), renditions)
+            if number % 50 == 0:
+                assert await queue.next() is not None
+            queue.leave()
+            await anyio.lowlevel.checkpoint()
+        assert len(renditions[0]._queues) == len(hub.clients) == 1
+        stays.leave()
+        await until(lambda: not hub.clients)
+    assert starts == [1]
+
+
+@with_each_encoder
 async def test_the_slots_come_back_without_the_collector(hub: Broadcast) -> None:
     """Also of a frame that was encoded again, whose encoder was then cancelled."""
     gc.disable()
