@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 
 from aiozerocopy import frames
+from aiozerocopy._core.change import Turns, in_turn
 from aiozerocopy.web.pixels import (
     FORMATS,
     PIXELS,
@@ -42,12 +43,17 @@ def even(size: int) -> int:
 
 
 class Planes:
-    """Makes the messages, one after the other."""
+    """Makes the messages, one after the other, also if the hub asks for two at once.
+
+    (It does when a rendition begins anew while the frame before is in a thread.)
+    """
 
     def __init__(self) -> None:
         self._conversion: frames.Conversion | None = None
         self._memory = memoryview(b"")  # of the conversion's result
+        self._turns = Turns()
 
+    @in_turn
     async def message(self, frame: Published) -> Sequence[Buffer]:
         try:
             picture = picture_format(frame)

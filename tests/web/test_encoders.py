@@ -6,6 +6,8 @@ import importlib.util
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import numpy as np
 import pytest
 from links import cut_short, until
@@ -178,6 +180,29 @@ async def planes_of(array: NDArray[np.uint8], form: str) -> tuple[Any, NDArray[A
     width, height = (n + n % 2 for n in (header.picture.width, header.picture.height))
     assert len(made[1]) == width * height * 3 // 2
     return header, to_rgb(made[1], (width, height), source=header.picture.form.name)
+
+
+async def test_frames_are_converted_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rendition that begins anew asks for one while another one is in a thread."""
+    begun: list[Any] = []
+    go_on = anyio.Event()
+
+    async def run_sync(call: Any, *args: Any) -> Any:
+        begun.append(args)
+        await go_on.wait()
+        return call(*args)
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
+    planes = Planes()
+    async with Broadcast() as hub, anyio.create_task_group() as tasks:
+        await hub.publish(np.zeros((4, 4, 3), np.uint8))
+        assert hub._last is not None
+        for _ in range(2):
+            tasks.start_soon(planes.message, hub._last)
+        await anyio.wait_all_tasks_blocked()
+        assert len(begun) == 1
+        go_on.set()
+    assert len(begun) == 2
 
 
 @pytest.mark.parametrize("size", [(16, 32), (15, 33), (1, 1), (15, 32)])
