@@ -205,12 +205,14 @@ class HubFeed:
         self._client = self._attach(encode=self._encodings[self._number])
 
     def _note(self, client: Client, event: Event, sequence: int) -> None:
+        if client.closed:  # of one before that, too, whose last frame was on its way
+            return
         if event == "sent":
             total, self._sent_bytes = self._sent_bytes, client.stats.bytes_sent
             self._nbytes = self._sent_bytes - total
             self._link.send(sequence, self._nbytes)
             client._hold(not self._link.takes(self._nbytes))
-        elif event == "closed" or self._link.takes(self._nbytes):
+        elif self._link.takes(self._nbytes):
             return  # (the encoder has taken a newer one)
         elif not self._was_dropped:
             self._fit.fall()

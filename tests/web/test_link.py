@@ -24,7 +24,8 @@ from aiozerocopy.web.fit import (
 )
 from aiozerocopy.web.h264 import PacketQueue
 from aiozerocopy.web.link import KEPT, LATE, MAX_PROBE, PROBE, Link
-from aiozerocopy.web.pixels import H264, H264_CONFIGURATION
+from aiozerocopy.web.modes import HubFeed
+from aiozerocopy.web.pixels import H264, H264_CONFIGURATION, raw
 
 pytestmark = pytest.mark.anyio
 
@@ -419,3 +420,14 @@ async def test_a_key_frame_that_is_there_anyway_is_the_probe() -> None:
     assert await it.sent() == []
     it.queue.push(packet(3, key=True))
     assert await it.sent() == [3]
+
+
+def test_the_last_frame_of_a_former_encoding_says_nothing_of_the_next() -> None:
+    hub, link = Mock(), Link(Clock())
+    HubFeed(hub, Mock(link=link), [raw], 1.0)
+    note = hub.attach.call_args.kwargs["on_event"]
+    for closed, nbytes in ((False, 100), (True, 1_000_000), (False, 250)):
+        client = Mock(closed=closed)
+        client.stats.bytes_sent = nbytes
+        note(client, "sent", nbytes)
+    assert [sent.nbytes for sent in link._sent] == [100, 150]
