@@ -328,7 +328,7 @@ void *azc_pool_slot(azc_id pool, int slot);
 int azc_pool_close(azc_id pool);
 /* Sets *at to `to` if it is `from`, atomically; 1 if it did. */
 int azc_exchange(uint64_t *at, uint64_t from, uint64_t to);
-/* What *at is, which other threads exchange: and what they had done before is seen. */
+/* Returns *at, which other threads exchange; what they stored before that is seen. */
 uint64_t azc_look(const uint64_t *at);
 
 /* The channel's fd; negative once it is closed. */

@@ -485,9 +485,9 @@ class SendStream(Bound, ByteSendStream):
     async def aclose(self, *, linger: float | None = None) -> None:
         """Send what was accepted, then close.  Cancelled, it closes at once.
 
-        It waits for ever for a peer that does not read; with ``linger`` for so many
-        seconds at most.  With 0 it does not wait at all: queued messages are lost, and
-        tasks that are sending get StreamClosed.
+        If the peer does not read, this waits without end, or for ``linger`` seconds.
+        With a ``linger`` of 0 it does not wait: queued messages are lost, and tasks
+        that are sending get StreamClosed.
 
         Raises:
             StreamBroken: an accepted message could not be sent, or not in time.

@@ -312,7 +312,7 @@ class SlowEncoding(Encoding):
             message = self._keep(Message(published, await encode(published)))
         except Exception as error:
             self._fail(error)
-            # It is in a cycle with the frames of what has brought it from a thread.
+            # (It would be in a cycle with the frames of a worker thread's future.)
             error.__traceback__ = None
             return
         finally:

@@ -92,8 +92,8 @@ class Encoder(Writer, ByteReceiveStream):
     ``format`` is "mp4" (in fragments, to be played while it comes), "mpegts", "webm",
     "mkv", "mov", or FFmpeg's name of any other format that can go through a pipe.
     ``group`` is the number of frames from one key frame to the next, by default those
-    of two seconds.  MP4 comes a group at a time, the others a frame at a time.  With
-    ``low_delay`` MP4 does too, and the encoder is told to hold no frames back.
+    of two seconds.  MP4 comes a group at a time, other formats a frame at a time.  With
+    ``low_delay`` MP4 comes a frame at a time, too, and no frames are held back.
 
     `clients` gives the film to many clients, and `output` is for a `relay` elsewhere.
     The end of the block ends FFmpeg: chunks that were not taken are lost.
