@@ -1,8 +1,8 @@
 """The encoders of H.264: libx264 in this process by PyAV, or FFmpeg as a child.
 
-Both take planes (see `planes`) one by one and hold none back.  They tell what they make
-of each in AVCC, the layout that MP4 and WebCodecs have.  PyAV takes half of the time:
-no pipe and no other process, and its bitrate changes while it runs.
+Both take planes (see `planes`) one by one, hold none back, and tell what they have made
+in AVCC, the layout of MP4 and WebCodecs.  PyAV is quicker, as it needs no pipe and no
+other process, and its bitrate changes while it runs.
 
 FFmpeg reads Matroska and writes FLV, whose packets tell their size before they come.  A
 pipe has no way to ask for a key frame, so the frame itself asks: an odd timestamp means
@@ -41,9 +41,7 @@ if TYPE_CHECKING:
     from aiozerocopy.streams import ReceiveStream
     from aiozerocopy.web.pixels import PictureFormat
 
-FRAME_MS = (
-    32  # from one frame to the next, for FFmpeg; even, as odd ones are key frames
-)
+FRAME_MS = 32  # from one frame to the next, for FFmpeg; even, as odd means a key frame
 LAST_FRAME = (1 << 31) // FRAME_MS - 1  # by FLV's timestamps
 FPS = 30  # that bitrates are meant for
 
@@ -71,10 +69,9 @@ class Task:
     @property
     def size(self) -> tuple[int, int]:
         """Of what is encoded."""
+        part = 2 if self.is_half else 1
         width, height = self.planes.width, self.planes.height
-        return (
-            (even(width // 2), even(height // 2)) if self.is_half else (width, height)
-        )
+        return even(width // part), even(height // part)
 
 
 class Made(NamedTuple):
@@ -86,7 +83,7 @@ class Made(NamedTuple):
 
 
 class Encoder(Protocol):
-    last: float  # number of a frame that it takes
+    last: float  # the highest number of a frame that it takes
 
     async def encode(self, planes: Buffer, number: int, *, is_key: bool) -> None:
         """Take a frame, numbered from 0.
@@ -185,7 +182,7 @@ class _InProcess:
         self._context, self._halve = context, VideoReformatter()
 
     def close(self) -> None:
-        """Free libx264 and its threads now, whoever has a traceback."""
+        """Free libx264 and its threads now, even if a traceback refers to this."""
         self._context = self._frame = self._halve = None
 
     async def encode(self, planes: Buffer, number: int, *, is_key: bool) -> None:
@@ -205,9 +202,9 @@ class _InProcess:
         return [Made(each.pts, each.is_keyframe, bytes(each)) for each in packets]
 
     def _fill(self, planes: Buffer) -> None:
-        """Copy them into the frame, whose memory is longer: FFmpeg reads beyond them.
+        """Copy the planes into the frame, whose memory is longer: FFmpeg reads beyond.
 
-        (PyAV's `from_numpy_buffer` takes heights that are multiples of 4.)
+        (PyAV's `from_numpy_buffer` is right only for heights that are multiples of 4.)
         """
         import numpy
 

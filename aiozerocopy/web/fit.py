@@ -129,8 +129,8 @@ class Rate:
     """The bits of one rendition, as a share of the stream's bitrate."""
 
     def __init__(self, number: int, clock: Callable[[], float]) -> None:
-        self._most = SHARES[number]
-        self.share: float = self._most
+        self.most: float = SHARES[number]
+        self.share: float = self.most
         self._least = (*SHARES, LEAST)[number + 1]
         self._trials = Trials(clock)
 
@@ -144,13 +144,13 @@ class Rate:
 
     def rise(self) -> bool:
         """Take more bits, if it is time."""
-        if self.share == self._most or not self._trials.is_due:
+        if self.share == self.most or not self._trials.is_due:
             return False
-        self.share = min(self.share * RISE, self._most)
-        self._trials.rise(is_last=self.share == self._most)
+        self.share = min(self.share * RISE, self.most)
+        self._trials.rise(is_last=self.share == self.most)
         return True
 
     def reset(self) -> bool:
         """Take all bits again."""
-        is_other, self.share = self.share != self._most, self._most
+        is_other, self.share = self.share != self.most, self.most
         return is_other

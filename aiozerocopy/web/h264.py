@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from aiozerocopy.web.link import Link
     from aiozerocopy.web.pixels import PictureFormat
 
-# Until those who move may try a rendition again that has failed, or has just begun.
+# Until moving viewers may try a rendition again that has failed, or has just begun.
 FAILED_SECONDS, RESTART_SECONDS = 60.0, 5.0
 MIN_BITRATE, MAX_BITRATE = 2_000_000, 8_000_000  # bits a second, of the first rendition
 
@@ -195,7 +195,6 @@ class Rendition:
         self._hub = hub
         self._planes = planes
         self._encoders = encoders
-        self._most = SHARES[number]
         self._rate = Rate(number, time.monotonic)
         self._is_half = number >= HALVED
         # Weak: a queue that a signal's exception leaves here ends with its task.
@@ -214,7 +213,8 @@ class Rendition:
         for packet in self._current.packets_so_far():
             queue.push(packet)
         self._queues.add(queue)
-        self._retune(self._rate.reset())
+        if self._rate.reset():
+            self._retune()
         if not self._running:
             try:
                 self._running = True
@@ -230,7 +230,7 @@ class Rendition:
 
     @property
     def may_be_tried(self) -> bool:
-        """By those who move: however many do, few encoders are started."""
+        """May a viewer move to it?  However many do, few encoders are started."""
         is_soon = time.monotonic() - self._begun_at < RESTART_SECONDS
         return not self.has_failed and (bool(self._queues) or not is_soon)
 
@@ -243,20 +243,18 @@ class Rendition:
         self._current.ask()
 
     def give_way(self, carried: float) -> bool:
-        """Take fewer bits if no viewer's link carries them: one carries this part."""
+        """Take fewer bits if no viewer's link carries all; one carries this part."""
         queues = tuple(self._queues)
-        if any(queue.fit.carried >= NEARLY for queue in queues):
-            return False
-        if not self._rate.lower(carried):
+        is_needed = all(queue.fit.carried < NEARLY for queue in queues)
+        if not is_needed or not self._rate.lower(carried):
             return False
         for queue in queues:
             queue.fit.settle()
         self._retune()
         return True
 
-    def _retune(self, is_needed: bool = True) -> None:
-        if is_needed:
-            self._current.follow(self._task)
+    def _retune(self) -> None:
+        self._current.follow(self._task)
 
     def _task(self, picture: PictureFormat) -> Task:
         rate = self._rate.share * bitrate(picture.width, picture.height)
@@ -265,7 +263,8 @@ class Rendition:
     def _push(self, packet: Packet) -> None:
         if packet.is_picture:
             self._failed_at = -math.inf
-            self._retune(self._rate.rise())
+            if self._rate.rise():
+                self._retune()
         for queue in tuple(self._queues):  # (some move to another rendition)
             queue.push(packet)
         self._stop_without_viewers()
@@ -288,7 +287,9 @@ class Rendition:
             pass  # the hub is closed
         except OSError as error:
             self._failed_at = time.monotonic()
-            log.error("H.264 (%.0f %%) is not encoded: %s", 100 * self._most, error)
+            log.error(
+                "H.264 (%.0f %%) is not encoded: %s", 100 * self._rate.most, error
+            )
         finally:
             self._running = False
             self._current = Run(self._push)
