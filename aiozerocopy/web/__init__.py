@@ -3,9 +3,10 @@
     async with azc.web.serve(hub, port=8000) as server:
         print(server.url)
 
-The page takes the best of three ways that server and browser share, all of them over a
-WebSocket: H.264 (encoded once for all, and again with fewer bits for slow links), JPEG
-(encoded once a frame), or the pixels themselves (sent as they are, without a copy).
+The page takes the best way that server and browser share, all of them over a WebSocket:
+H.264 or, if you ask for it, AV1 (encoded once for all, and again with fewer bits for
+slow links), JPEG (encoded once a frame), or the pixels (sent as they are, without a
+copy).
 
 `app` is the same page as an ASGI application, `aiohttp_app` as one of aiohttp.
 
@@ -13,7 +14,7 @@ server     our own server                 asgi, on_aiohttp  in servers of others
 site       what is offered                guard      which requests are refused, and why
 modes      the ways to watch, and feeds   assets     the files of the page
 settings   what each setting may be
-h264       renditions, and their viewers  fit        how many bits a viewer gets
+renditions of H.264 and AV1, and queues   fit        how many bits a viewer gets
 encoding   one encoder at work            encoders   PyAV in this process, or FFmpeg
 planes     frames converted for them      matroska   frames as FFmpeg gets them
 jpeg       one picture for all viewers    pixels     what can be shown, messages

@@ -1,8 +1,8 @@
-"""The encoders of H.264: libx264 in this process by PyAV, or FFmpeg as a child.
+"""The encoders: those of PyAV in this process, or for H.264 FFmpeg as a child.
 
-Both take planes (see `planes`) one by one, hold none back, and tell what they have made
-in AVCC, the layout of MP4 and WebCodecs.  PyAV is quicker, as it needs no pipe and no
-other process, and its bitrate changes while it runs.
+All take planes (see `planes`) one by one, hold none back, and tell what they have made
+as WebCodecs takes it.  PyAV is quicker, as it needs no pipe and no other process, and
+its bitrate of H.264 changes while it runs.
 
 FFmpeg reads Matroska and writes FLV, whose packets tell their size before they come.  A
 pipe has no way to ask for a key frame, so the frame itself asks: an odd timestamp means
@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import math
+import os
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -51,6 +52,45 @@ _TAG_END = 4
 _VIDEO = 9
 _AVC_PREFIX = 5  # frame type and codec, packet type, composition time
 _GLOBAL_HEADER = 1 << 22  # libavcodec's flag: the configuration is apart
+
+
+@dataclass(frozen=True)
+class Codec:
+    """What browsers decode, and how PyAV encodes it without a delay."""
+
+    title: str
+    library: str
+    bits: float  # that it needs for the same picture, as a part of H.264's
+    retunes: bool  # may the bitrate change while it runs?
+    formats: tuple[str, ...]  # of planes
+    options: Callable[[int], dict[str, str]]  # for this bitrate
+
+
+def _x264_options(bitrate: int) -> dict[str, str]:
+    """In 0.1 s a key frame is no longer than three or four of the others."""
+    return {
+        **{"preset": "ultrafast", "tune": "zerolatency"},
+        **{"b": str(bitrate), "maxrate": str(bitrate), "bufsize": str(bitrate // 10)},
+    }
+
+
+def _x264_in_process(bitrate: int) -> dict[str, str]:
+    options = {"forced-idr": "1", "x264-params": "annexb=0"}
+    return _x264_options(bitrate) | options
+
+
+def _svt_options(bitrate: int) -> dict[str, str]:
+    """Frames refer only to earlier ones, and 0.1 s may be as long as the others."""
+    buffer = "buf-sz=100:buf-initial-sz=60:buf-optimal-sz=60"
+    return {
+        **{"preset": "12", "b": str(bitrate), "g": "1000000"},
+        **{"svtav1-params": f"pred-struct=1:rc=2:lp=2:{buffer}"},
+    }
+
+
+H264 = Codec("H.264", "libx264", 1, True, ("yuv420p", "nv12"), _x264_in_process)
+AV1 = Codec("AV1", "libsvtav1", 0.5, False, ("yuv420p",), _svt_options)
+CODECS = {"h264": H264, "av1": AV1}  # by the mode of the page
 
 
 @dataclass(frozen=True)
@@ -102,17 +142,18 @@ Tell: TypeAlias = "Callable[[Made], object]"
 Encoders: TypeAlias = "Callable[[Task, Tell], AbstractAsyncContextManager[Encoder]]"
 
 
-def find_encoders() -> Encoders | None:
+def find_encoders(codec: Codec = H264) -> Encoders | None:
     """The best that is there.  (NumPy makes the planes for all.)"""
     if not importlib.util.find_spec("numpy"):
         return None
     if importlib.util.find_spec("av"):
-        with contextlib.suppress(Exception):  # it is broken, or has no libx264
+        with contextlib.suppress(Exception):  # it is broken, or lacks the library
             import av
 
-            av.Codec("libx264", "w")
-            return in_process
-    ffmpeg = ffmpeg_if_any()
+            av.Codec(codec.library, "w")
+            os.environ.setdefault("SVT_LOG", "0")  # or AV1's prints to stderr
+            return partial(in_process, codec)
+    ffmpeg = ffmpeg_if_any() if codec is H264 else None
     return None if ffmpeg is None else partial(by_ffmpeg, ffmpeg)
 
 
@@ -122,21 +163,13 @@ def ffmpeg_if_any() -> str | None:
     return None
 
 
-def _x264_options(bitrate: int) -> dict[str, str]:
-    """For both; in 0.1 s a key frame is no longer than three or four of the others."""
-    return {
-        **{"preset": "ultrafast", "tune": "zerolatency"},
-        **{"b": str(bitrate), "maxrate": str(bitrate), "bufsize": str(bitrate // 10)},
-    }
-
-
 # ---- in this process ----------------------------------------------------------------
 
 
 @asynccontextmanager
-async def in_process(task: Task, tell: Tell) -> AsyncIterator[Encoder]:
+async def in_process(codec: Codec, task: Task, tell: Tell) -> AsyncIterator[Encoder]:
     """Raises: OSError."""
-    encoder = _InProcess(task, tell)
+    encoder = _InProcess(codec, task, tell)
     try:
         await encoder.open()
         yield encoder
@@ -145,16 +178,17 @@ async def in_process(task: Task, tell: Tell) -> AsyncIterator[Encoder]:
 
 
 class _InProcess:
-    """libx264, in worker threads, without the GIL."""
+    """A library of PyAV, in worker threads, without the GIL."""
 
     last: float = math.inf
 
-    def __init__(self, task: Task, tell: Tell) -> None:
+    def __init__(self, codec: Codec, task: Task, tell: Tell) -> None:
+        self._codec = codec
         self._task = task
         self._tell = tell
         self._context: Any = None
-        self._frame: Any = None  # with the planes; libx264 keeps a copy
-        self._halve: Any = None
+        self._frame: Any = None  # with the planes; the encoder keeps a copy
+        self._convert: Any = None  # to its size and format
 
     async def open(self) -> None:
         await self._in_thread(self._open)
@@ -164,26 +198,25 @@ class _InProcess:
         import av
         from av.video.reformatter import VideoReformatter
 
-        task = self._task
-        context: Any = av.CodecContext.create("libx264", "w")
+        task, codec, form = self._task, self._codec, self._task.picture.form.name
+        context: Any = av.CodecContext.create(codec.library, "w")
         context.width, context.height = task.size
-        context.pix_fmt = task.picture.form.name
+        context.pix_fmt = form if form in codec.formats else codec.formats[0]
         context.time_base, context.framerate = Fraction(1, FPS), Fraction(FPS)
         context.color_range = context.colorspace = 1  # limited, and BT.709
         context.color_primaries = context.color_trc = 1
         context.flags |= _GLOBAL_HEADER
-        context.options = {
-            **_x264_options(task.bitrate),
-            **{"forced-idr": "1", "x264-params": "annexb=0"},
-        }
+        context.options = codec.options(task.bitrate)
         context.open()
-        size = task.planes.width, task.planes.height
-        self._frame = av.VideoFrame(*size, task.picture.form.name)
-        self._context, self._halve = context, VideoReformatter()
+        self._frame = av.VideoFrame(task.planes.width, task.planes.height, form)
+        self._context, reformatter = context, VideoReformatter()
+        if task.is_half or context.pix_fmt != form:
+            to = {"format": context.pix_fmt, "interpolation": "AREA"}
+            self._convert = lambda: reformatter.reformat(self._frame, *task.size, **to)
 
     def close(self) -> None:
-        """Free libx264 and its threads now, even if a traceback refers to this."""
-        self._context = self._frame = self._halve = None
+        """Free the encoder and its threads now, even if a traceback refers to this."""
+        self._context = self._frame = self._convert = None
 
     async def encode(self, planes: Buffer, number: int, *, is_key: bool) -> None:
         for made in await self._in_thread(self._encode, planes, number, is_key):
@@ -192,10 +225,8 @@ class _InProcess:
     def _encode(self, planes: Buffer, number: int, is_key: bool) -> list[Made]:
         from av.video.frame import PictureType
 
-        frame = self._frame
         self._fill(planes)
-        if self._task.is_half:
-            frame = self._halve.reformat(frame, *self._task.size, interpolation="AREA")
+        frame = self._convert() if self._convert else self._frame
         frame.pts = number
         frame.pict_type = PictureType.I if is_key else PictureType.NONE
         packets = self._context.encode(frame)
@@ -229,7 +260,7 @@ class _InProcess:
     def follow(self, bitrate: int) -> bool:
         """libx264 takes it with the next frame (PyAV 19 lets us set all three)."""
         context = self._context
-        if not hasattr(type(context), "rc_buffer_size"):
+        if not self._codec.retunes or not hasattr(type(context), "rc_buffer_size"):
             return False
         context.bit_rate = context.max_bit_rate = bitrate
         context.rc_buffer_size = bitrate // 10

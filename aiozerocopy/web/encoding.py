@@ -21,8 +21,8 @@ from aiozerocopy._core.change import Change, Turns, in_turn
 from aiozerocopy._net.foreign_streams import MessageStream
 from aiozerocopy.web.exchange import first_to_end
 from aiozerocopy.web.pixels import (
-    H264,
-    H264_CONFIGURATION,
+    CODED,
+    CONFIGURATION,
     REASON,
     Header,
     websocket_message,
@@ -55,7 +55,7 @@ class Packet:
 
     @property
     def is_picture(self) -> bool:
-        return self.kind == H264
+        return self.kind == CODED
 
 
 class Run(MessageStream):
@@ -155,7 +155,7 @@ class Run(MessageStream):
         assert self.picture is not None
         number, key, payload = made
         if number < 0:
-            kind = H264_CONFIGURATION
+            kind = CONFIGURATION
             message = websocket_message(payload, kind, self.picture, 0, 0, key=True)
             self._configuration = [Packet(message, kind, key=True, sequence=0)]
             self._tell(self._configuration[0])
@@ -164,8 +164,8 @@ class Run(MessageStream):
             for older in [each for each in self._inside if each <= number]:
                 del self._inside[older]
             named = self.picture, sequence, when
-            message = websocket_message(payload, H264, *named, key=key)
-            self._tell(Packet(message, H264, key, sequence))
+            message = websocket_message(payload, CODED, *named, key=key)
+            self._tell(Packet(message, CODED, key, sequence))
 
     def packets_so_far(self) -> list[Packet]:
         """What a newcomer needs to decode what follows."""

@@ -1,4 +1,4 @@
-"""Matroska around frames that are as they are: how they go to the FFmpeg of `h264`.
+"""Matroska around frames that are as they are: how they go to the FFmpeg of `encoders`.
 
 A film begins with `film_of`.  Before each frame goes `head_of`: a cluster, and in it a
 block with the frame, by which a reader knows how long both are.

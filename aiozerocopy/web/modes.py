@@ -1,7 +1,7 @@
 """The ways to watch: which are offered, who uses them, and what those got.
 
 A viewer that stops reading is disconnected after a while.  Until then a bounded number
-of frames is kept for it, by the hub or by the H.264 encoder.
+of frames is kept for it, by the hub or by an encoder.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from aiozerocopy._net.admission import Crowd
 from aiozerocopy._net.foreign_streams import drop_stream
 from aiozerocopy.broadcast.encodings import is_slow
 from aiozerocopy.web import jpeg
-from aiozerocopy.web.encoders import find_encoders
+from aiozerocopy.web.encoders import CODECS, find_encoders
 from aiozerocopy.web.exchange import CANNOT, GOING_AWAY, as_it_is, first_to_end
 from aiozerocopy.web.fit import ENOUGH, Fit
-from aiozerocopy.web.h264 import PacketQueue, renditions
 from aiozerocopy.web.pixels import raw
+from aiozerocopy.web.planes import Planes
+from aiozerocopy.web.renditions import PacketQueue, make_renditions
 from aiozerocopy.web.request import Refused
 from aiozerocopy.web.settings import check
 
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     from aiozerocopy._net.admission import Guest
     from aiozerocopy.broadcast import Broadcast, Client, Encode, Event, Published
     from aiozerocopy.web.exchange import Exchange, Viewer, Wrap
-    from aiozerocopy.web.h264 import Rendition
+    from aiozerocopy.web.renditions import Rendition
     from aiozerocopy.web.request import Request
 
     Route = Callable[[Exchange, Request], Awaitable[None]]
 
-PATHS = {"h264": "/h264", "mjpeg": "/stream.mjpg", "raw": "/raw"}
+PATHS = {"h264": "/h264", "av1": "/av1", "mjpeg": "/stream.mjpg", "raw": "/raw"}
 
 SPARE = 64  # connections of our server beyond twice its limit of viewers
 
@@ -65,11 +66,14 @@ class Modes:
         self.crowd: Crowd = Crowd(max_viewers, max_per_address, 2 * max_viewers + SPARE)
         self._feeds: WeakKeyDictionary[HubFeed | PacketFeed, str] = WeakKeyDictionary()
         self._closing = anyio.Event()
-        encoders = find_encoders() if "h264" in modes else None
+        planes = Planes()
         compress = jpeg.find_compressor() if "mjpeg" in modes else None
         offered: dict[str, Route] = {}
-        if encoders is not None:
-            offered["h264"] = partial(self._show_h264, renditions(hub, encoders))
+        for mode, codec in CODECS.items():
+            encoders = find_encoders(codec) if mode in modes else None
+            if encoders is not None:
+                of = make_renditions(hub, planes, encoders, codec)
+                offered[mode] = partial(self._show_coded, mode, of)
         if compress:
             each = (quality, jpeg.lower(quality))
             both = [jpeg.JpegEncoder(compress, quality) for quality in each]
@@ -118,14 +122,18 @@ class Modes:
         if await self._show(viewer, feed, mode) != _VIEWER_LEFT:
             await viewer.close(GOING_AWAY, "the end")
 
-    async def _show_h264(
-        self, of: Sequence[Rendition], exchange: Exchange, request: Request
+    async def _show_coded(
+        self,
+        mode: str,
+        of: Sequence[Rendition],
+        exchange: Exchange,
+        request: Request,
     ) -> None:
         viewer = await exchange.accept(request)
         feed = PacketFeed(of, viewer, self._patience)
-        await self._show(viewer, feed, "h264")
+        await self._show(viewer, feed, mode)
         if feed.is_over and not self._hub._closed:
-            await viewer.close(CANNOT, "H.264 cannot be encoded here")
+            await viewer.close(CANNOT, f"{CODECS[mode].title} cannot be encoded here")
         await viewer.close(GOING_AWAY, "the end")
 
     async def _show_mjpeg(
@@ -174,7 +182,7 @@ class Modes:
         return counts
 
 
-# ---- feeds: they send frames to one viewer, from the hub or the H.264 encoder -------
+# ---- feeds: they send frames to one viewer, from the hub or an encoder -------
 
 
 class HubFeed:
@@ -248,7 +256,7 @@ class HubFeed:
 
 
 class PacketFeed:
-    """H.264 for one viewer, in the rendition that fits its link."""
+    """H.264 or AV1 for one viewer, in the rendition that fits its link."""
 
     def __init__(
         self, of: Sequence[Rendition], viewer: Viewer, patience: float

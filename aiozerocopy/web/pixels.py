@@ -5,7 +5,8 @@ Over a WebSocket each message is a header of 32 bytes, all little-endian, and a 
 
     offset  type      what
     0       u8        version, 1
-    1       u8        payload: 0 pixels, 1 H.264 (AVCC), 2 H.264 configuration (avcC),
+    1       u8        payload: 0 pixels, 1 H.264 (AVCC) or AV1 (a temporal unit),
+                      2 their configuration (avcC, or AV1's sequence header),
                       3 why the frame cannot be shown (UTF-8), 4 JPEG
     2       u8        pixel format: 0 gray8, 1 rgb24, 2 rgba, 3 bgr24, 4 bgra,
                       5 yuv420p, 6 nv12
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.broadcast import Published
 
-PIXELS, H264, H264_CONFIGURATION, REASON, JPEG = range(5)
+PIXELS, CODED, CONFIGURATION, REASON, JPEG = range(5)
 KEY = 1
 
 _HEADER = struct.Struct("<BBBBIIIQq")

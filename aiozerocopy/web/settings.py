@@ -11,7 +11,8 @@ from aiozerocopy.broadcast import Broadcast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MODES = ("h264", "mjpeg", "raw")  # in the order in which a browser should try them
+MODES = ("h264", "mjpeg", "raw")  # those that are offered without asking
+KNOWN_MODES = (*MODES, "av1")
 PATIENCE = 15.0  # seconds that one frame may take to a viewer
 VIEWERS = 256
 
@@ -28,7 +29,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def _are_modes(value: Any) -> bool:
-    return bool(value) and set(value) <= set(MODES)
+    return bool(value) and set(value) <= set(KNOWN_MODES)
 
 
 def _are_origins(value: Any) -> bool:
@@ -42,7 +43,7 @@ CHECKS: dict[str, tuple[tuple[type, ...], Callable[[Any], bool] | None, str]] = 
     "port": ((int,), range(LAST_PORT + 1).__contains__, f"a number up to {LAST_PORT}"),
     "token": ((str, list, tuple, _NONE), _are_texts, "a text or a list of texts"),
     "title": ((str,), None, "a text"),
-    "modes": (_MANY, _are_modes, f"some of {', '.join(MODES)}"),
+    "modes": (_MANY, _are_modes, f"some of {', '.join(KNOWN_MODES)}"),
     "hosts": (_MANY, _are_texts, 'a list of names, such as ["tv.example"]'),
     "origins": (_MANY, _are_origins, 'a list such as ["https://tv.example"]'),
     "quality": ((int,), range(1, 101).__contains__, "a whole number, 1 to 100"),

@@ -66,7 +66,7 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
     for size in SIZES[: 1 if quick else None]:
         yield make("painted, by the page's own figures", size, h264_only, COUNTED)
     size = SIZES[0 if quick else 1]
-    yield make("painted", size, {**h264_only, "ours, JPEG": (jpeg, ()), **RIVALS})
+    yield make("painted", size, {**h264_only, **OTHERS, **RIVALS})
     for scene in SCENES:
         yield make(f"arrived, {scene.title}", size, h264_only, scene=scene)
 
@@ -142,8 +142,15 @@ async def h264(job: Job) -> dict[str, Any]:
     return await serve(job, "h264")
 
 
+async def av1(job: Job) -> dict[str, Any]:
+    return await serve(job, "av1")
+
+
 async def jpeg(job: Job) -> dict[str, Any]:
     return await serve(job, "mjpeg")
+
+
+OTHERS: Field = {"ours, AV1": (av1, ("av",)), "ours, JPEG": (jpeg, ())}
 
 
 async def serve(job: Job, mode: str) -> dict[str, Any]:

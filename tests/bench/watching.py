@@ -253,7 +253,7 @@ async def one_viewer(job: Job, seen: list[list[float]], waited: list[float]) -> 
     from web_client import watching
     from wsproto.events import TextMessage
 
-    from aiozerocopy.web.pixels import H264
+    from aiozerocopy.web.pixels import CODED
 
     came, newest, asked = asyncio.Event(), -1, time.time()
 
@@ -268,7 +268,7 @@ async def one_viewer(job: Job, seen: list[list[float]], waited: list[float]) -> 
         async with cut_short(acknowledge):
             while True:
                 header, _ = await viewer.message()
-                if header[1] == H264:
+                if header[1] == CODED:
                     now = time.time()
                     if newest < 0:
                         waited.append((now - asked) * 1e3)

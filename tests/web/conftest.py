@@ -11,7 +11,7 @@ import browser as chromium
 import pytest
 
 from aiozerocopy.broadcast import Broadcast
-from aiozerocopy.web.encoders import by_ffmpeg, ffmpeg_if_any, in_process
+from aiozerocopy.web.encoders import H264, by_ffmpeg, ffmpeg_if_any, in_process
 
 
 @pytest.fixture(autouse=True)
@@ -35,13 +35,13 @@ def encoders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Each way to encode H.264, which the server takes."""
     if request.param == "PyAV":
         pytest.importorskip("av")
-        found: Any = in_process
+        found: Any = partial(in_process, H264)
     else:
         ffmpeg = ffmpeg_if_any()
         if ffmpeg is None:
             pytest.skip("needs FFmpeg")
         found = partial(by_ffmpeg, ffmpeg)
-    monkeypatch.setattr("aiozerocopy.web.modes.find_encoders", lambda: found)
+    monkeypatch.setattr("aiozerocopy.web.modes.find_encoders", lambda _: found)
     return found
 
 

@@ -82,6 +82,7 @@ async def look(page: Page, mode: str) -> dict[str, Any]:
     ("offered", "taken"),
     [
         (["h264", "mjpeg", "raw"], "h264"),
+        (["av1", "mjpeg", "raw"], "av1"),
         pytest.param(["mjpeg", "raw"], "mjpeg", marks=pytest.mark.slow),
         pytest.param(["raw"], "raw", marks=pytest.mark.slow),
     ],
@@ -105,7 +106,7 @@ async def test_another_way_when_the_best_does_not_work(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = partial(by_ffmpeg, "/bin/false")
-    monkeypatch.setattr(modes, "find_encoders", lambda: broken)
+    monkeypatch.setattr(modes, "find_encoders", lambda _: broken)
     async with Broadcast() as hub, web.serve(hub) as server, publishing(hub):
         await watch(page, server.url)
         await look(page, next(mode for mode in server.modes if mode != "h264"))

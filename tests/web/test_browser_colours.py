@@ -23,7 +23,7 @@ from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.ffmpeg import Writer
 from aiozerocopy.frames import Colour
-from aiozerocopy.web import h264
+from aiozerocopy.web import renditions
 
 __all__ = ["ffmpeg", "quick_ffmpeg"]
 pytestmark = [
@@ -168,7 +168,7 @@ async def test_hd_that_says_nothing_is_misread(
     ids=str,
 )
 @pytest.mark.parametrize("by", ["webgl", "2d"])
-@pytest.mark.parametrize("mode", ["h264", "mjpeg", "raw"])
+@pytest.mark.parametrize("mode", ["h264", "av1", "mjpeg", "raw"])
 async def test_the_viewer_shows_what_was_drawn(
     browser: chromium.Browser, mode: str, by: str, size: tuple[int, int], pix_fmt: str
 ) -> None:
@@ -200,13 +200,15 @@ LOOK_AT_CORNERS = """[[1, 1], [3, 1], [1, 3], [3, 3]].map(([x, y]) => {
 
 @pytest.mark.parametrize("size", [(642, 362), (641, 361)], ids=str)
 @pytest.mark.parametrize("by", ["webgl", "2d"])
+@pytest.mark.parametrize("mode", ["h264", "av1"])
 async def test_half_the_size_fills_the_canvas(
     browser: chromium.Browser,
+    mode: str,
     by: str,
     size: tuple[int, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(h264, "HALVED", 0)
+    monkeypatch.setattr(renditions, "HALVED", 0)
     width, height = size
     picture = np.empty((height, width, 3), np.uint8)
     for number, colour in enumerate(CORNERS):
@@ -214,7 +216,7 @@ async def test_half_the_size_fills_the_canvas(
         columns = slice(width // 2, None) if number % 2 else slice(width // 2)
         picture[rows, columns] = colour
     page = chromium.Page(browser)
-    async with Broadcast() as hub, web.serve(hub, modes=["h264"]) as server:
+    async with Broadcast() as hub, web.serve(hub, modes=[mode]) as server:
         async with chromium.publishing(hub, picture, "rgb24"):
             await page.open(f"{server.url}?painter={by}")
             await page.until("viewer.sequence > 0")

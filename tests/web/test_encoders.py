@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import anyio
@@ -17,7 +18,7 @@ from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.frames import to_rgb
 from aiozerocopy.web import encoders as web_encoders
 from aiozerocopy.web import modes, pixels
-from aiozerocopy.web.encoders import Made, Task
+from aiozerocopy.web.encoders import AV1, H264, Made, Task
 from aiozerocopy.web.planes import Planes
 
 pytestmark = pytest.mark.anyio
@@ -60,9 +61,10 @@ def nbytes(made: Made) -> int:
     return memoryview(made.payload).nbytes
 
 
-def decoded(made: Sequence[Made]) -> list[Any]:
-    context: Any = av.CodecContext.create("h264", "r")
-    context.extradata = bytes(made[0].payload)
+def decoded(made: Sequence[Made], codec: str = "h264") -> list[Any]:
+    context: Any = av.CodecContext.create(codec, "r")
+    if codec == "h264":
+        context.extradata = bytes(made[0].payload)
     packets = [av.Packet(bytes(each.payload)) for each in made[1:]]
     return [frame for packet in (*packets, None) for frame in context.decode(packet)]
 
@@ -130,7 +132,7 @@ async def test_it_takes_the_bits_that_it_has(encoders: Any, kind: str) -> None:
 async def test_the_bitrate_changes_while_it_runs() -> None:
     """In this process, without a key frame."""
     made: list[Made] = []
-    async with web_encoders.in_process(task(), made.append) as encoder:
+    async with web_encoders.in_process(H264, task(), made.append) as encoder:
         for number in range(90):
             if number == 45 and not encoder.follow(1_000_000):
                 pytest.skip("this PyAV cannot")
@@ -140,17 +142,47 @@ async def test_the_bitrate_changes_while_it_runs() -> None:
     assert [each.number for each in made if each.is_key] == [-1, 0]
 
 
+@pytest.mark.skipif(not web_encoders.find_encoders(AV1), reason="needs SVT-AV1")
+@pytest.mark.parametrize("is_half", [False, True])
+@pytest.mark.parametrize("form", ["yuv420p", "nv12"])
+async def test_av1_is_the_same_picture_by_the_same_rules(
+    form: str, is_half: bool
+) -> None:
+    frames = [scene(number) for number in range(20)]
+    for frame in frames:
+        frame[SIZE:] = 90
+    of = task(form, bits=2_000_000, is_half=is_half)
+    encoders = partial(web_encoders.in_process, AV1)
+    made = await encoded(encoders, of, frames, keys=[10])
+    assert [each.number for each in made if each.is_key] == [-1, 0, 10]
+    part = 2 if is_half else 1
+    shape = (SIZE // part, part, SIZE // part, part)
+    shown = decoded(made, "libdav1d")
+    assert len(shown) == 20
+    for seen, meant in zip(shown, frames, strict=True):
+        assert (seen.width, seen.height) == (SIZE // part, SIZE // part)
+        assert (seen.colorspace, seen.color_range) == (1, 1)  # BT.709, limited
+        array = seen.to_ndarray(format="yuv420p").astype(int)
+        luma = meant[:SIZE].reshape(shape).mean(axis=(1, 3))
+        assert np.abs(array[: seen.height] - luma).mean() < 3
+        assert np.abs(array[seen.height :] - 90).max() <= 2
+
+
 async def test_what_cannot_be_encoded_is_an_oserror() -> None:
+    picture = pixels.PictureFormat(20_000, 2, pixels.FORMATS["yuv420p"])
+    huge = Task(picture, 2_000_000)
     with pytest.raises(OSError, match="PyAV: "):
-        async with web_encoders.in_process(task("rgb24"), lambda _: None):
+        async with web_encoders.in_process(H264, huge, lambda _: None):
             pass
 
 
 async def test_without_pyav_it_is_ffmpeg(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert web_encoders.find_encoders() is web_encoders.in_process
-    monkeypatch.setattr(av, "Codec", None)
     found: Any = web_encoders.find_encoders()
+    assert found.func is web_encoders.in_process
+    monkeypatch.setattr(av, "Codec", None)
+    found = web_encoders.find_encoders()
     assert found is None or found.func is web_encoders.by_ffmpeg
+    assert web_encoders.find_encoders(web_encoders.AV1) is None
     monkeypatch.setattr(web_encoders, "ffmpeg_if_any", lambda: None)
     assert web_encoders.find_encoders() is None
     async with Broadcast() as hub:

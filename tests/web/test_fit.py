@@ -22,8 +22,8 @@ from wsproto import events
 import aiozerocopy as azc
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
-from aiozerocopy.web import fit, h264, modes, pixels
-from aiozerocopy.web.encoders import Task, by_ffmpeg
+from aiozerocopy.web import fit, modes, pixels, renditions
+from aiozerocopy.web.encoders import H264, Task, by_ffmpeg
 from aiozerocopy.web.link import Link
 from aiozerocopy.web.planes import Planes
 
@@ -38,8 +38,8 @@ async def guest(to: Any, rate: float) -> AsyncIterator[Any]:
     async def watch() -> None:
         while True:
             header, payload = await viewer.message()
-            it.configurations += header[1] == pixels.H264_CONFIGURATION
-            if header[1] == pixels.H264:
+            it.configurations += header[1] == pixels.CONFIGURATION
+            if header[1] == pixels.CODED:
                 assert header[7] >= it.newest
                 it.newest = header[7]
                 if it.configurations == 1:  # those of the first rendition
@@ -92,7 +92,9 @@ class Starts(list[float]):
         self._encoders = encoders
 
     def __call__(self, task: Task, tell: Any) -> Any:
-        share = task.bitrate / h264.bitrate(task.picture.width, task.picture.height)
+        share = task.bitrate / renditions.bitrate(
+            task.picture.width, task.picture.height
+        )
         self.append(round(share, 3))
         fails = any(abs(share - each) < 0.01 for each in self.failing)
         encoders = partial(by_ffmpeg, "/bin/false") if fails else self._encoders
@@ -102,7 +104,7 @@ class Starts(list[float]):
 @pytest.fixture
 def starts(encoders: Any, monkeypatch: pytest.MonkeyPatch) -> Starts:
     starts = Starts(encoders)
-    monkeypatch.setattr(modes, "find_encoders", lambda: starts)
+    monkeypatch.setattr(modes, "find_encoders", lambda _: starts)
     return starts
 
 
@@ -190,15 +192,15 @@ async def test_who_comes_while_an_encoder_begins_gets_all_bits(
             encoder.follow = followed
             yield encoder
 
-    renditions = h264.renditions(hub, slowly)
-    queues = [h264.PacketQueue(Link(), renditions)]
-    renditions[0]._rate.lower(0.5)
+    each = renditions.make_renditions(hub, Planes(), slowly, H264)
+    queues = [renditions.PacketQueue(Link(), each)]
+    each[0]._rate.lower(0.5)
     await hub.publish(noise(0))
     await until(lambda: bool(begun))
-    queues.append(h264.PacketQueue(Link(), renditions))
+    queues.append(renditions.PacketQueue(Link(), each))
     go_on.set()
     await until(lambda: followed.called)
-    most = h264.bitrate(320, 240)
+    most = renditions.bitrate(320, 240)
     assert begun[0].bitrate < most
     followed.assert_called_once_with(most)
     for queue in queues:
@@ -209,7 +211,7 @@ async def test_who_comes_while_an_encoder_begins_gets_all_bits(
 async def test_who_comes_and_goes_starts_few(
     hub: Broadcast, starts: Starts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(h264, "RESTART_SECONDS", 60.0)
+    monkeypatch.setattr(renditions, "RESTART_SECONDS", 60.0)
     async with web.serve(hub) as to, guest(to, FAST), publishing(hub):
         async with guest(to, SLOW) as one:
             await until(lambda: one.configurations == 2)
@@ -263,17 +265,17 @@ async def test_jpeg_is_coarser_for_a_slow_link_alone(
 async def test_a_thousand_viewers_that_come_and_go_share_one_encoder(
     hub: Broadcast, starts: Starts
 ) -> None:
-    renditions = h264.renditions(hub, starts)
-    stays = h264.PacketQueue(Link(), renditions)
+    each = renditions.make_renditions(hub, Planes(), starts, H264)
+    stays = renditions.PacketQueue(Link(), each)
     async with publishing(hub):
         assert await stays.next() is not None
         for number in range(1000):
-            queue = h264.PacketQueue(Link(), renditions)
+            queue = renditions.PacketQueue(Link(), each)
             if number % 50 == 0:
                 assert await queue.next() is not None
             queue.leave()
             await anyio.lowlevel.checkpoint()
-        assert len(renditions[0]._queues) == len(hub.clients) == 1
+        assert len(each[0]._queues) == len(hub.clients) == 1
         stays.leave()
         await until(lambda: not hub.clients)
     assert starts == [1]
@@ -306,7 +308,9 @@ async def test_the_slot_comes_back_of_a_frame_that_could_not_be_converted(
     gc.disable()
     try:
         with azc.FramePool((240, 320, 3), slots=3) as pool:
-            queue = h264.PacketQueue(Link(), h264.renditions(hub, encoders))
+            queue = renditions.PacketQueue(
+                Link(), renditions.make_renditions(hub, Planes(), encoders, H264)
+            )
             with await pool.acquire() as frame:
                 await hub.publish(frame)
             assert await queue.next() is None
@@ -320,7 +324,9 @@ async def test_the_slot_comes_back_of_a_frame_that_could_not_be_converted(
 @pytest.mark.every_loop
 async def test_the_hub_may_close_as_another_picture_comes(encoders: Any) -> None:
     async with Broadcast() as hub:
-        queue = h264.PacketQueue(Link(), h264.renditions(hub, encoders))
+        queue = renditions.PacketQueue(
+            Link(), renditions.make_renditions(hub, Planes(), encoders, H264)
+        )
         await hub.publish(noise(1))
         assert [(await queue.next()) is None for _ in range(2)] == [False, False]
         await hub.publish(noise(1)[:120])

@@ -22,10 +22,10 @@ from aiozerocopy.web.fit import (
     Fit,
     Rate,
 )
-from aiozerocopy.web.h264 import PacketQueue
 from aiozerocopy.web.link import KEPT, LATE, MAX_PROBE, PROBE, Link
 from aiozerocopy.web.modes import HubFeed
-from aiozerocopy.web.pixels import H264, H264_CONFIGURATION, raw
+from aiozerocopy.web.pixels import CODED, CONFIGURATION, raw
+from aiozerocopy.web.renditions import PacketQueue
 
 pytestmark = pytest.mark.anyio
 
@@ -301,7 +301,7 @@ def test_a_link_for_the_third_alone_gets_that() -> None:
 # ---- the queue --------------------------------------------------------------------
 
 
-def packet(sequence: int, *, key: bool = False, kind: int = H264) -> Packet:
+def packet(sequence: int, *, key: bool = False, kind: int = CODED) -> Packet:
     return Packet([bytes(NBYTES)], kind, key, sequence)
 
 
@@ -336,7 +336,7 @@ class Watched:
 async def test_what_waits_too_long_is_dropped_and_a_key_frame_asked_for() -> None:
     it = Watched()
     assert (await it.sent(), it.asked) == ([], 1)  # a newcomer
-    it.queue.push(packet(0, kind=H264_CONFIGURATION))
+    it.queue.push(packet(0, kind=CONFIGURATION))
     it.queue.push(packet(1, key=True))
     it.queue.push(packet(2))
     assert (await it.sent(), it.asked) == ([0, 1, 2], 1)
@@ -397,7 +397,7 @@ async def test_no_key_frame_is_asked_for_before_it_can_arrive() -> None:
 async def test_what_waited_for_another_picture_is_dropped() -> None:
     it = Watched()
     it.queue.push(packet(0, key=True))
-    it.queue.push(packet(1, kind=H264_CONFIGURATION))
+    it.queue.push(packet(1, kind=CONFIGURATION))
     it.queue.push(packet(2))
     it.queue.push(packet(3, key=True))
     assert await it.sent() == [1, 3]

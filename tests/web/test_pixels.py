@@ -29,7 +29,7 @@ from web_client import (
 import aiozerocopy as azc
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
-from aiozerocopy.web import encoders, h264, jpeg, modes, pixels, websocket
+from aiozerocopy.web import encoders, jpeg, modes, pixels, renditions, websocket
 
 pytestmark = pytest.mark.anyio
 
@@ -165,7 +165,7 @@ def test_compressors_agree_on_colours(name: str, layout: str) -> None:
     [((320, 180), 2), ((960, 540), 4), ((1920, 1080), 8), ((3840, 2160), 8)],
 )
 def test_bits_follow_from_the_size(size: tuple[int, int], megabits: int) -> None:
-    assert h264.bitrate(*size) == megabits * 1_000_000
+    assert renditions.bitrate(*size) == megabits * 1_000_000
 
 
 @pytest.mark.every_loop
@@ -176,10 +176,10 @@ async def test_h264_begins_anew_for_another_size(hub: Broadcast) -> None:
             async with publishing(hub, height):
                 while True:
                     header, _ = await viewer.message()
-                    if header[1] == pixels.H264_CONFIGURATION and header[5] == height:
+                    if header[1] == pixels.CONFIGURATION and header[5] == height:
                         break
                 header, _ = await viewer.message()
-                assert header[1] == pixels.H264
+                assert header[1] == pixels.CODED
                 assert header[4:6] == (WIDTH, height)
 
 
@@ -190,11 +190,11 @@ async def test_h264_begins_anew_when_a_still_picture_has_the_last_timestamp(
     monkeypatch.setattr(encoders, "LAST_FRAME", 1)
     async with web.serve(hub) as to, watching(to, "/h264") as first:
         await hub.publish(picture())
-        while (await first.message())[0][1] != pixels.H264:
+        while (await first.message())[0][1] != pixels.CODED:
             pass
         async with watching(to, "/h264") as late:
             for viewer in (late, first):
-                while (await viewer.message())[0][1] != pixels.H264:
+                while (await viewer.message())[0][1] != pixels.CODED:
                     pass
 
 
@@ -202,7 +202,7 @@ async def test_viewers_hear_that_h264_is_impossible(
     hub: Broadcast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = partial(encoders.by_ffmpeg, "/bin/false")
-    monkeypatch.setattr(modes, "find_encoders", lambda: broken)
+    monkeypatch.setattr(modes, "find_encoders", lambda _: broken)
     await hub.publish(picture())
     with caplog.at_level(logging.ERROR, "aiozerocopy"):
         async with web.serve(hub) as to, watching(to, "/h264") as viewer:
@@ -236,7 +236,7 @@ async def test_what_is_no_picture_is_told_between_packets(hub: Broadcast) -> Non
                 while (await late.message())[0][1] != pixels.REASON:
                     pass
             await hub.publish(picture())
-            while header[1] != pixels.H264:
+            while header[1] != pixels.CODED:
                 header, _ = await viewer.message()
             assert header[7] == number + 1
 

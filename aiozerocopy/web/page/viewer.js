@@ -8,8 +8,8 @@ import { Full, Refusal, Unable, askStatus, query } from "./server.js";
 import { STATES, stateOf } from "./states.js";
 import { WAYS } from "./ways.js";
 
-const PREFERENCE = ["h264", "mjpeg", "raw"];
-const NAMES = { auto: "Auto", h264: "H.264", mjpeg: "JPEG", raw: "Raw" };
+const PREFERENCE = ["h264", "av1", "mjpeg", "raw"];
+const NAMES = { auto: "Auto", h264: "H.264", av1: "AV1", mjpeg: "JPEG", raw: "Raw" };
 const FIRST_FRAME = 5000; // ms that a way has to show something
 const ASK_EVERY = 3000; // ms, while frames come
 const ASK_SOON = 1000; // ms, while none come
@@ -205,6 +205,7 @@ class Screen {
     for (const choice of choices()) {
       choice.checked = choice.value === this.wanted;
       choice.disabled = choice.value !== "auto" && !modes.includes(choice.value);
+      if (choice.value === "av1") choice.parentElement.hidden = choice.disabled;
     }
   }
 

@@ -1,4 +1,4 @@
-// Three ways to get pictures.  Each is a function (screen, signal) that resolves when the
+// The ways to get pictures.  Each is a function (screen, signal) that resolves when the
 // server has ended the stream, throws `Unable` where it cannot work, and paints until then.
 
 import { Unable, address, askReason } from "./server.js";
@@ -144,7 +144,25 @@ function raw(screen, signal) {
   });
 }
 
-async function h264(screen, signal) {
+// What WebCodecs decodes: `usual` stands for all that the server may send, `config` is for
+// what its configuration says.
+const H264 = {
+  name: "H.264",
+  path: "h264",
+  usual: "avc1.42c01f",
+  config(avcc) {
+    const hex = [...avcc.subarray(1, 4)].map((byte) => byte.toString(16).padStart(2, "0"));
+    return { codec: `avc1.${hex.join("")}`, description: avcc.slice() };
+  },
+};
+const AV1 = {
+  name: "AV1",
+  path: "av1",
+  usual: "av01.0.13M.08",
+  config: () => ({ codec: AV1.usual }), // (key frames have the rest)
+};
+
+async function coded({ name, path, usual, config }, screen, signal) {
   if (!("VideoDecoder" in self)) throw new Unable("no WebCodecs");
   const waiting = new Map(); // timestamp for the decoder -> header of the frame
   let count = 0;
@@ -172,24 +190,19 @@ async function h264(screen, signal) {
     if (decoder !== null && decoder.state !== "closed") decoder.close();
     waiting.clear();
   };
-  const configure = (avcc, fail) => {
+  const configure = (said, fail) => {
     shut();
-    const hex = [...avcc.subarray(1, 4)].map((byte) => byte.toString(16).padStart(2, "0"));
     decoder = new VideoDecoder({
       output,
-      error: (error) => fail((failure = new Unable(`H.264: ${error.message}`))),
+      error: (error) => fail((failure = new Unable(`${name}: ${error.message}`))),
     });
-    decoder.configure({
-      codec: `avc1.${hex.join("")}`,
-      description: avcc.slice(),
-      optimizeForLatency: true,
-    });
+    decoder.configure({ ...config(said), optimizeForLatency: true });
     needsKey = true;
   };
-  const supported = await VideoDecoder.isConfigSupported({ codec: "avc1.42c01f" });
-  if (!supported.supported) throw new Unable("no H.264 decoder");
+  const supported = await VideoDecoder.isConfigSupported({ codec: usual });
+  if (!supported.supported) throw new Unable(`no ${name} decoder`);
   try {
-    await overWebSocket("h264", signal, (header, fail) => {
+    await overWebSocket(path, signal, (header, fail) => {
       screen.arrived(header);
       if (header.kind === REASON) return screen.explain(header);
       if (header.kind === CONFIGURATION) return configure(header.payload, fail);
@@ -226,4 +239,9 @@ function mjpeg(screen, signal) {
   });
 }
 
-export const WAYS = { h264, mjpeg, raw };
+export const WAYS = {
+  h264: (screen, signal) => coded(H264, screen, signal),
+  av1: (screen, signal) => coded(AV1, screen, signal),
+  mjpeg,
+  raw,
+};

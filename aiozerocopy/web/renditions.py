@@ -1,4 +1,4 @@
-"""H.264 for the viewers whose browser decodes it: up to three renditions of the stream.
+"""H.264, or AV1, for viewers whose browser decodes it: up to three renditions of it.
 
 How a frame travels
     hub -> `Planes`, converted once -> each rendition's `Run`, which takes the newest
@@ -37,16 +37,16 @@ from aiozerocopy.web.encoding import Packet, Run
 from aiozerocopy.web.exchange import first_to_end
 from aiozerocopy.web.fit import ENOUGH, HALVED, NEARLY, SHARES, Fit, Rate
 from aiozerocopy.web.link import LATE
-from aiozerocopy.web.pixels import H264_CONFIGURATION
-from aiozerocopy.web.planes import Planes
+from aiozerocopy.web.pixels import CONFIGURATION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiozerocopy.broadcast import Broadcast
-    from aiozerocopy.web.encoders import Encoders
+    from aiozerocopy.web.encoders import Codec, Encoders
     from aiozerocopy.web.link import Link
     from aiozerocopy.web.pixels import PictureFormat
+    from aiozerocopy.web.planes import Planes
 
 # Until moving viewers may try a rendition again that has failed, or has just begun.
 FAILED_SECONDS, RESTART_SECONDS = 60.0, 5.0
@@ -61,10 +61,12 @@ def bitrate(width: int, height: int) -> int:
     return round(min(max(part * MAX_BITRATE, MIN_BITRATE), MAX_BITRATE))
 
 
-def renditions(hub: Broadcast, encoders: Encoders) -> list[Rendition]:
+def make_renditions(
+    hub: Broadcast, planes: Planes, encoders: Encoders, codec: Codec
+) -> list[Rendition]:
     """All there can be; they share the conversion of the frames."""
-    planes = Planes()
-    return [Rendition(hub, planes, encoders, number) for number in range(len(SHARES))]
+    make = partial(Rendition, hub, planes, encoders, codec)
+    return [make(number) for number in range(len(SHARES))]
 
 
 class PacketQueue:
@@ -95,7 +97,7 @@ class PacketQueue:
         self._rendition.join(self)
 
     def push(self, packet: Packet) -> None:
-        if packet.kind == H264_CONFIGURATION or (packet.is_picture and packet.key):
+        if packet.kind == CONFIGURATION or (packet.is_picture and packet.key):
             self._drop_all()  # what waits is of no use any more
         if not packet.is_picture:
             self._words = [each for each in self._words if each.kind != packet.kind]
@@ -189,12 +191,18 @@ class Rendition:
     """The stream in a part of the bits, and the queues of its viewers."""
 
     def __init__(
-        self, hub: Broadcast, planes: Planes, encoders: Encoders, number: int
+        self,
+        hub: Broadcast,
+        planes: Planes,
+        encoders: Encoders,
+        codec: Codec,
+        number: int,
     ) -> None:
         self._failed_at = self._begun_at = -math.inf  # the encoder, the last time
         self._hub = hub
         self._planes = planes
         self._encoders = encoders
+        self._codec = codec
         self._rate = Rate(number, time.monotonic)
         self._is_half = number >= HALVED
         # Weak: a queue that a signal's exception leaves here ends with its task.
@@ -218,7 +226,7 @@ class Rendition:
         if not self._running:
             try:
                 self._running = True
-                self._hub._start_soon(self._run, "H.264")
+                self._hub._start_soon(self._run, self._codec.title)
             except BaseException:
                 self._running = False
                 self._queues.discard(queue)
@@ -257,7 +265,8 @@ class Rendition:
         self._current.follow(self._task)
 
     def _task(self, picture: PictureFormat) -> Task:
-        rate = self._rate.share * bitrate(picture.width, picture.height)
+        whole = self._codec.bits * bitrate(picture.width, picture.height)
+        rate = self._rate.share * whole
         return Task(picture, round(rate), self._is_half)
 
     def _push(self, packet: Packet) -> None:
@@ -287,9 +296,8 @@ class Rendition:
             pass  # the hub is closed
         except OSError as error:
             self._failed_at = time.monotonic()
-            log.error(
-                "H.264 (%.0f %%) is not encoded: %s", 100 * self._rate.most, error
-            )
+            title, part = self._codec.title, 100 * self._rate.most
+            log.error("%s (%.0f %%) is not encoded: %s", title, part, error)
         finally:
             self._running = False
             self._current = Run(self._push)
