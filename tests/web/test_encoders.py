@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import anyio.to_thread
@@ -19,6 +21,7 @@ from aiozerocopy.frames import to_rgb
 from aiozerocopy.web import encoders as web_encoders
 from aiozerocopy.web import modes, pixels
 from aiozerocopy.web.encoders import AV1, H264, Made, Task
+from aiozerocopy.web.encoding import Run
 from aiozerocopy.web.planes import Planes
 
 pytestmark = pytest.mark.anyio
@@ -196,6 +199,31 @@ def test_without_numpy_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         "importlib.util.find_spec", lambda name: name != "numpy" and known(name)
     )
     assert web_encoders.find_encoders() is None
+
+
+async def test_frames_are_encoded_in_turn() -> None:
+    """A wish for a key frame waits while a frame is in a thread."""
+    begun: list[int] = []
+    go_on = anyio.Event()
+
+    async def encode(planes: Any, number: int, *, is_key: bool) -> None:
+        begun.append(number)
+        await go_on.wait()
+
+    run = Run(lambda _: None)
+    run._encoder = Mock(last=math.inf, encode=encode)
+    run._ready.set()
+    picture = task().picture
+    frame = pixels.websocket_message(b"", pixels.PIXELS, picture, 0, 0, key=True)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run.send, *frame)
+        await anyio.wait_all_tasks_blocked()
+        run._wants_key = True
+        tasks.start_soon(partial(run._encode, if_wanted=True))
+        await anyio.wait_all_tasks_blocked()
+        assert begun == [0]
+        go_on.set()
+    assert begun == [0, 1]
 
 
 # ---- planes --------------------------------------------------------------------------
