@@ -56,7 +56,7 @@ def serve(
     With a ``token``, everything that shows something needs it: as ``?token=...``, or in
     the header ``Authorization: Bearer ...``.  ``modes`` are the ways to offer: "h264"
     needs PyAV or FFmpeg, "av1" PyAV, "mjpeg" simplejpeg or Pillow.  AV1 is offered only
-    if you ask for it, as it takes five times the CPU.  ``quality`` is the JPEG's.
+    if you ask for it, as it takes three times the CPU.  ``quality`` is the JPEG's.
     Requests for a loopback name or for one of ``hosts`` are answered, others are not:
     that keeps pages away which let their own name point here.  Without ``hosts``, a
     server on other addresses also answers to any address and to this machine's name,
