@@ -47,6 +47,7 @@ SLOTS = 4
 SECOND = 1.0
 FOREVER = 1 << 40  # frames
 OWN = ("demo", "screen")  # sources that FFmpeg does not read
+SCENE = Size(1280, 720)  # of the demo
 
 
 class FrameSource:
@@ -244,7 +245,7 @@ def _parser() -> Parser:
         help='options of FFmpeg before -i, such as "-f v4l2" or "-re -stream_loop -1"',
     )
     add("--once", action="store_true", help="stop at the end of the video")
-    add_picture(parser, Size(1280, 720), 30)
+    add_picture(parser, SCENE, 30)
     add_screen(parser)
     add(
         "--host",
@@ -306,6 +307,8 @@ def main(argv: Sequence[str]) -> int:
         parser.error(
             f"--ffmpeg-input is for sources that FFmpeg reads, not for {options.source}"
         )
+    if options.size is not SCENE and options.source != "demo":
+        parser.error(f"--size is for the scene demo, not for {options.source}")
     asked = (options.display, options.region, options.monitor, options.cursor or None)
     if options.source != "screen" and any(one is not None for one in asked):
         parser.error("--display, --region, --monitor, --cursor need the source screen")

@@ -107,6 +107,7 @@ CASES: list[tuple[str, int, str]] = [
     ("serve nope://film --tcp 0", 1, "Protocol not found"),
     ("serve text.txt --ffmpeg-input '-f nonsense' --tcp 0", 1, "nonsense"),
     ("serve --ffmpeg-input '-f v4l2'", 2, "not for demo"),
+    ("serve text.txt --size 1280x720", 2, "--size is for the scene demo"),
     ("serve --file", 2, "not demo"),
     ("serve nowhere.mp4 --file", 2, "a source that is a file"),
     ("serve text.txt --file --tcp 0", 2, "--file needs --web"),
