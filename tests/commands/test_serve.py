@@ -25,7 +25,7 @@ pytest.importorskip("numpy")  # its threads exist before each test
 
 SAID = re.compile("^(in a browser|by a program|for download) +")
 WATCHING = re.compile(r"watching +\d+\n")
-SMALL = ["--size", "64x36", "--fps", "60"]
+SMALL = ["--size=64x36", "--fps=60"]
 
 
 @contextmanager
@@ -36,7 +36,8 @@ def serving(
 
     ``complaint`` is a pattern of its further messages.
     """
-    with start("serve", *SMALL, *arguments) as server:
+    is_film = not arguments[0].startswith("--")
+    with start("serve", *SMALL[is_film:], *arguments) as server:
         assert server.stdout is not None
         try:
             lines = [server.stdout.readline() for _ in range(addresses)]
