@@ -5,8 +5,8 @@
 
 The page takes the best way that server and browser share, all of them over a WebSocket:
 H.264 or, if you ask for it, AV1 (encoded once for all, and again with fewer bits for
-slow links), JPEG (encoded once a frame), or the pixels (sent as they are, without a
-copy).
+slow links), JPEG (encoded once for all), or the pixels themselves (sent as they are,
+without a copy).
 
 `app` is the same page as an ASGI application, `aiohttp_app` as one of aiohttp.
 

@@ -74,19 +74,20 @@ def app(
 
         api.mount("/viewer", azc.web.app(hub))
 
-    The hub has to be entered (``async with``) in the server's event loop, such as in
-    the lifespan of the application around this one.
+    Enter the hub (``async with``) in the server's event loop, such as in the lifespan
+    of the application around this one.
 
     ``token``, ``title``, ``modes``, ``origins``, ``quality`` and ``patience`` are those
     of `serve`.  So are ``hosts``, without which any address and this machine's name are
     answered; ``hosts=["*"]`` leaves names to the application around this one.  While
-    ``max_viewers`` watch, or ``max_per_address`` from one address (half of them unless
-    you say otherwise), others are told that it is full, and their page tries again.
+    ``max_viewers`` watch, or ``max_per_address`` from one address (by default half of
+    them; this machine's own has no such limit), the page of others says that it is
+    full, and tries again.
 
     The server gets a copy of each frame, one for all its viewers, and may copy again.
 
     Raises:
-        ValueError: an unknown mode, or none that can be offered here; no viewers.
+        TypeError, ValueError: a wrong setting, or no mode that can be offered here.
     """
     ways = Modes(hub, modes, quality, patience, max_viewers, max_per_address)
     return WebApp(Site(hub, ways, Guard(None, token, hosts, origins), title))
@@ -142,7 +143,7 @@ class WebApp:
 
 
 def request_of(scope: Scope) -> Request:
-    """Raises: Refused, for an address that makes no sense, or without its end."""
+    """Raises: Refused, for an invalid address, or one without its last slash."""
     headers = joined(
         (name.decode("latin-1"), value.decode("latin-1"))
         for name, value in scope["headers"]
@@ -268,7 +269,7 @@ class _WebSocket(_Exchange):
                 await self._begin("websocket.http.response.start", status, headers)
                 await self._say("websocket.http.response.body", body=body)
             else:
-                self._count(403)  # which the server makes of it
+                self._count(403)  # what the server sends then
                 await self._say("websocket.close", code=POLICY_VIOLATION)
 
     async def start(self, headers: Headers) -> Viewer:

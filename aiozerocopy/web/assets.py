@@ -14,7 +14,7 @@ KINDS = {
 }
 PAGE, TOKEN_PAGE = "index.html", "token.html"
 
-# What the page is made of, by its path: the same for everybody, and it shows nothing.
+# The parts of the page by path.  They show no picture, so they need no token.
 PARTS = {
     f"/{name}": name
     for name in (
@@ -41,7 +41,7 @@ def content(name: str) -> bytes:
 
 
 def filled(name: str, **texts: str) -> str:
-    """The file, with texts for its ``{names}``."""
+    """Return a file with its ``{names}`` replaced, escaped for HTML."""
     page = content(name).decode()
     for key, text in texts.items():
         page = page.replace(f"{{{key}}}", html.escape(text))

@@ -4,12 +4,12 @@ The kernel moves it from the file to the socket (`relay`); only TLS copies it.  
 file becomes shorter meanwhile, or the client takes nothing for too long, the connection
 ends, and the client sees that bytes are missing.
 
-A relay has a thread and some fds while it runs.  So it runs for one piece and not for
-longer than a turn, once the socket has room: a client that does not read costs neither.
+A relay takes a thread and some fds while it runs.  So each one moves one piece, for a
+turn at most, once the socket has room: a client that does not read takes neither.
 The states of a download
     waits   for room in its socket, and then for one of the `MOVERS`
-    moves   a piece, which ends early when its turn is over.  Then the next one is as
-            big as what went out in that turn, and else twice as big as this one
+    moves   a piece, until its turn is over.  If that ended it early, the next one is as
+            big as what went out (`FIRST_PIECE` at least), otherwise twice as big
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ONE_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 class Download:
     """Answers with the file at ``path``, as it is then.
 
-    A client that takes nothing for ``patience`` seconds is let go.
+    A client that takes nothing for ``patience`` seconds is disconnected.
 
     Raises: FileNotFoundError, PermissionError.
     """
@@ -66,7 +66,7 @@ class Download:
         try:
             file = await anyio.to_thread.run_sync(_open, self._path)
         except OSError as error:
-            raise Refused(404, "the file is not there any more") from error
+            raise Refused(404, "the file is no longer available") from error
         with file:
             status = os.fstat(file.fileno())
             headers = self._headers(status)
@@ -110,15 +110,15 @@ class Download:
     async def _move(
         self, moving: Relay, sink: HttpStream, patience: anyio.CancelScope
     ) -> bool:
-        """Move a piece; False if its turn was over before."""
+        """Move a piece; False if its turn ended first."""
         if isinstance(sink, TLSStream):
-            # This needs no thread, and to stop in it would leave a record half sent.
+            # TLS needs no thread, and stopping midway would leave a record half sent.
             await moving
             return True
         if self._movers is None:
             self._movers = anyio.Semaphore(MOVERS)
         left = patience.deadline - anyio.current_time()
-        patience.deadline = math.inf  # (that others move is not the client's fault)
+        patience.deadline = math.inf  # (waiting for others is not the client's fault)
         async with self._movers:
             patience.deadline = anyio.current_time() + left
             with anyio.move_on_after(TURN) as turn:
@@ -133,7 +133,7 @@ def _open(path: Path) -> FileIO:
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return FileIO(fd)
     os.close(fd)
-    raise FileNotFoundError(f"{path} is no regular file")
+    raise FileNotFoundError(f"{path} is not a regular file")
 
 
 def _named(name: str) -> str:
@@ -145,7 +145,7 @@ def _named(name: str) -> str:
 def wanted(request: Request, headers: dict[str, str], size: int) -> range:
     """The bytes to send: all, unless exactly one part of this version is asked for.
 
-    Raises: Refused, if that part begins behind the end.
+    Raises: Refused, if that part begins past the end.
     """
     found = _ONE_RANGE.fullmatch(request.headers.get("range", "").replace(" ", ""))
     version = request.headers.get("if-range", headers["ETag"])

@@ -1,8 +1,8 @@
 """The encoders: those of PyAV in this process, or for H.264 FFmpeg as a child.
 
-All take planes (see `planes`) one by one, hold none back, and tell what they have made
-as WebCodecs takes it.  PyAV is quicker, as it needs no pipe and no other process, and
-its bitrate of H.264 changes while it runs.
+All take planes (see `planes`) one by one, hold none back, and pass on packets as
+WebCodecs takes them.  PyAV is quicker, as it needs no pipe and no other process, and
+from PyAV 19 on its bitrate of H.264 can change while it runs.
 
 FFmpeg reads Matroska and writes FLV, whose packets tell their size before they come.  A
 pipe has no way to ask for a key frame, so the frame itself asks: an odd timestamp means
@@ -67,7 +67,7 @@ class Codec:
 
 
 def _x264_options(bitrate: int) -> dict[str, str]:
-    """In 0.1 s a key frame is no longer than three or four of the others."""
+    """A buffer of 0.1 s limits a key frame to three or four other frames."""
     return {
         **{"preset": "ultrafast", "tune": "zerolatency"},
         **{"b": str(bitrate), "maxrate": str(bitrate), "bufsize": str(bitrate // 10)},
@@ -96,7 +96,7 @@ CODECS = {"h264": H264, "av1": AV1}  # by the mode of the page
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be encoded: planes of such a picture, whose sides may be odd."""
+    """What to encode: the planes of a picture, whose own sides may be odd."""
 
     picture: PictureFormat
     bitrate: int
@@ -109,7 +109,7 @@ class Task:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Of what is encoded."""
+        """The size of the encoded picture."""
         part = 2 if self.is_half else 1
         width, height = self.planes.width, self.planes.height
         return even(width // part), even(height // part)
@@ -144,7 +144,7 @@ Encoders: TypeAlias = "Callable[[Task, Tell], AbstractAsyncContextManager[Encode
 
 
 def find_encoders(codec: Codec = H264) -> Encoders | None:
-    """The best that is there.  (NumPy makes the planes for all.)"""
+    """Return the best that is installed; none without NumPy, which makes the planes."""
     if not importlib.util.find_spec("numpy"):
         return None
     if importlib.util.find_spec("av"):
@@ -234,7 +234,7 @@ class _InProcess:
         return [Made(each.pts, each.is_keyframe, bytes(each)) for each in packets]
 
     def _fill(self, planes: Buffer) -> None:
-        """Copy the planes into the frame, whose memory is longer: FFmpeg reads beyond.
+        """Copy the planes into the frame, which has padding: FFmpeg reads beyond.
 
         (PyAV's `from_numpy_buffer` is right only for heights that are multiples of 4.)
         """
@@ -326,20 +326,20 @@ class _Child:
         # The first one out is a key frame anyway; FFmpeg counts from its timestamp.
         when = (number + 1) * FRAME_MS + (is_key and number > 0)
         message = [head_of(nbytes, when), planes]
-        if number == 0:  # (what comes out of FFmpeg begins with the second)
+        if number == 0:  # (FFmpeg's output begins with the second)
             message[:0] = film_of(self._planes, FRAME_MS) + head_of(nbytes, 0), planes
         with contextlib.suppress(StreamBroken):  # its output ends then: see `wait`
             await self._writer.send(*message)
 
     async def wait(self) -> str:
-        """Tell what comes out, until its end."""
+        """Pass on what FFmpeg makes; return why it has ended."""
         stdout = self._child.stdout
         assert stdout is not None
         with contextlib.suppress(IncompleteReceive, anyio.EndOfStream):
             await stdout.receive_exactly(bytearray(_FLV_HEADER))
             while True:
                 self._take(*await _next_tag(stdout))
-        return f"FFmpeg ended: {self._child.stderr_tail.strip() or 'in silence'}"
+        return f"FFmpeg ended: {self._child.stderr_tail.strip() or 'without a message'}"
 
     def _take(self, timestamp: int, tag: memoryview) -> None:
         is_key, packet, payload = tag[0] >> 4 == 1, tag[1], tag[_AVC_PREFIX:]

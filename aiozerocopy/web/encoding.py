@@ -1,10 +1,10 @@
-"""One encoder at work: from the frames that a hub's client is sent, to `Packet`.
+"""One encoder at work: it makes `Packet` of the frames that a hub's client is sent.
 
-Key frames are made on demand: for a new viewer, and for one that has lost frames.  So
-none is made without need, as it is several times as long as the others; a restart would
-cost every viewer 0.1 seconds of frames, and short groups, or refreshing in stripes,
-would cost bits all the time.  If no frame comes to carry the wish, the newest one is
-encoded once more: a still picture has new viewers, too.
+Key frames are made on demand, for a new viewer and for one that has missed frames, as
+each is several times as long as another frame; libx264 adds one after 250 others.
+A restart instead would cost every viewer 0.1 seconds of frames; short groups, or
+refreshing in stripes, would cost bits all the time.  If no new frame comes, the newest
+one is encoded again: a still picture has new viewers, too.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from aiozerocopy.web.encoders import Encoder, Encoders, Made, Task
     from aiozerocopy.web.pixels import PictureFormat
 
-KEYS, KEY_SECONDS = 2, 0.5  # all viewers together get at most 2 key frames in 0.5 s
-HOLD_SECONDS = 0.05  # that a wish waits for a new frame to go with
+KEYS, KEY_SECONDS = 2, 0.5  # at most 2 key frames on demand in 0.5 s, for all viewers
+HOLD_SECONDS = 0.05  # that the demand waits for a new frame
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Run(MessageStream):
 
     @in_turn
     async def _encode(self, *, if_wanted: bool = False) -> None:
-        """Encode the newest frame, perhaps only if a key frame is wanted of it."""
+        """Encode the newest frame; ``if_wanted``: only if it is to be a key frame."""
         assert self._encoder is not None
         assert self._newest is not None
         (header, planes), number = self._newest, self._frames
@@ -183,7 +183,7 @@ class Run(MessageStream):
         try:
             async with encoders(begun, self._take) as self._encoder:
                 self._ready.set()
-                if task(self.picture) != begun:  # (it could not be told meanwhile)
+                if task(self.picture) != begun:  # (changed meanwhile)
                     self.follow(task)
                 await first_to_end(self._watch, self._repeat, self.changed.wait)
         except OSError as error:

@@ -10,8 +10,8 @@
 Both belong to the task that answers the request, and end with it.
 
 Another server keeps what it is given for as long as it likes.  So it gets copies: each
-frame as a few `bytes`, which all its viewers share.  They go out one by one, so at most
-one of them waits in that server for a viewer that does not read.
+frame as a few `bytes`, which all its viewers share.  They go out one by one, so for a
+viewer that does not read little more than one of them waits in that server.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ UPGRADE = {"Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
 CLOSE_SECONDS = 1.0  # that a goodbye may take
 READ_SIZE = 4 << 10  # bytes
 
-# A viewer has only to watch, and to acknowledge, so it may say next to nothing.
+# Limits of what a viewer may send: it only has to watch and to acknowledge.
 MAX_MESSAGE = 4 << 10  # bytes
 MAX_EVENTS = 100  # fragments, pings and pongs at once
 EVENTS_A_SECOND = 50  # in the long run
@@ -87,7 +87,7 @@ class Exchange(Protocol):
         """The client's connection; None under other servers."""
 
     async def respond(self, status: int, body: bytes, headers: Headers) -> None:
-        """Send a whole answer; an empty one to a HEAD stands for one without an end."""
+        """Send a whole answer; empty for a HEAD where GET gets one without an end."""
 
     async def start(self, headers: Headers) -> Viewer:
         """Begin an answer that has no end."""
@@ -100,7 +100,7 @@ class Exchange(Protocol):
 
 
 async def first_to_end(*waits: Callable[[], Awaitable[object]]) -> int:
-    """Run them side by side until one returns, or finds that the peer left; which?"""
+    """Run functions until one returns or its peer has left; return its number."""
     ended: list[int] = []
 
     async def run(number: int, wait: Callable[[], Awaitable[object]]) -> None:
@@ -131,7 +131,7 @@ def as_it_is(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
 
 
 def in_pieces(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-    """A copy, which may be kept: nobody changes it, and it borrows nothing."""
+    """Return a copy, which another server may keep."""
     whole = b"".join(buffers)
     return [whole[at : at + PIECE] for at in range(0, len(whole), PIECE)]
 
@@ -146,9 +146,9 @@ def breaking() -> Iterator[None]:
 
 
 class ForeignViewer(MessageStream):
-    """One who watches through another server, and the stream there.
+    """A viewer under another server, and the stream to it.
 
-    A part of a message that was cancelled may be out, so no other follows it.
+    If a send is cancelled, a part of its message may be out, so no other follows.
     """
 
     wrap: staticmethod[[Sequence[Buffer]], Sequence[Buffer]] = staticmethod(in_pieces)
@@ -195,7 +195,7 @@ class ForeignViewer(MessageStream):
             await self._outlast(code, reason)
 
     async def _outlast(self, code: int, reason: str) -> None:
-        """Stay until it is over; not needed where `_drop` works."""
+        """Wait until it is over; not needed where `_drop` works."""
 
     async def _deliver(self, data: bytes) -> None:
         """Send one piece of a message."""

@@ -1,14 +1,13 @@
-"""How many bits a viewer gets: which rendition of the stream, and that one's bitrate.
+"""How many bits a viewer gets: which rendition of the stream, and its bitrate.
 
-There are three, the last of them in half the size.  (For a third of the bits half the
-size was 0.4 dB better for a fractal, and 5 dB worse for a test picture.)
+There are three renditions, the last of them in half the size.  (For a third of the bits
+half the size was 0.4 dB better for a fractal, and 5 dB worse for a test picture.)
 
-At a fall, if there was another `SPAN` to `WINDOW` seconds before, the bytes that have
-arrived between the two show which part of its rendition a link carries.  A fall is a
-picture that is dropped when the one before it was not: if the link is too slow there is
-one after the other.  In an outage nothing arrives at all, so it is waited for.  (The
-measured rate would not do: what a lost packet has held up arrives at once, as if the
-link were fast.)
+A fall is a picture that is dropped when the one before it was not: a link that is too
+slow has one fall after another.  Between two of them, `SPAN` to `WINDOW` seconds apart,
+the bytes that arrive show which part of its rendition the link carries.  In an outage
+nothing arrives, which shows nothing.  (The measured rate would not do: what a lost
+packet has held up arrives at once, as if the link were fast.)
 
 What follows from it
     no viewer's link carries `NEARLY` all of   its bitrate falls to what this one
@@ -18,11 +17,11 @@ What follows from it
 
 Back up
     Only a trial shows what a link can carry, as no more arrives than is sent.  A viewer
-    moves up, or a bitrate rises by a quarter, after ``patience`` seconds; for a viewer
-    the last `PATIENCE` of these must be without a fall.  If that fails in less than
+    moves up, or a bitrate rises by a quarter, after ``patience`` seconds; a viewer must
+    have had no fall in the last `PATIENCE` of these.  If the step fails in less than
     `TRIAL` seconds, ``patience`` is doubled, up to `MAX_PATIENCE`; if not, the next
-    step comes after `TRIAL` seconds at most.  A viewer that joins a rendition sets its
-    bitrate back: one slow viewer does not change what others see.
+    step comes after `TRIAL` seconds at most.  When a viewer joins a rendition, its
+    bitrate is full again: one slow viewer does not change what others see.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ LEAST = 1 / 18  # share
 SPAN, WINDOW = 0.7, 5.0
 NEARLY, ENOUGH = 0.97, 2 / 3
 PATIENCE, MAX_PATIENCE, TRIAL = 10.0, 160.0, 30.0  # seconds
-RISE, ROOM = 1.25, 0.9  # of a bitrate; and of what a link carries, that is used
+RISE, ROOM = 1.25, 0.9  # of a bitrate; and the part used of what a link carries
 
 
 class Trials:
@@ -50,7 +49,7 @@ class Trials:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._patience = PATIENCE
-        self._rose = -math.inf  # when that was
+        self._rose = -math.inf  # when the last step up was
         self._due = math.inf
 
     @property
@@ -69,7 +68,7 @@ class Trials:
         self._due = now + self._patience
 
     def rise(self, *, is_last: bool) -> None:
-        """There are more, as many as there can be if this is the last time."""
+        """There are more bits; after the last step, as many as there can be."""
         self._rose = self._clock()
         self._due = math.inf if is_last else self._rose + min(self._patience, TRIAL)
 
@@ -120,7 +119,7 @@ class Fit:
             self.settle()
 
     def settle(self) -> None:
-        """There are other bits now: what was noted says nothing of them."""
+        """Forget what was noted: it says nothing of the bits from now on."""
         self._carried = (-math.inf, 1.0)
         self._fall = (-math.inf, 0, 0)
 
@@ -135,7 +134,7 @@ class Rate:
         self._trials = Trials(clock)
 
     def lower(self, carried: float) -> bool:
-        """Keep to this part of the bits, if that is not too few."""
+        """Take only this part of the bits, unless they are at their least."""
         if self.share <= self._least:
             return False
         self.share = max(self.share * carried * ROOM, self._least)

@@ -50,7 +50,7 @@ class Guard:
         self._is_strict = bool(hosts) or is_loopback(host or "")
         self._names = {name.lower() for name in hosts}
         if not self._is_strict:
-            # (The empty name is no danger: every browser sends one.)
+            # (The empty name is no danger: every browser sends a name.)
             self._names |= {(host or "").lower(), ""} | names_of_this_machine()
         self._tokens = tokens_of(token)
         self._keys = {token: _key_of(token) for token in self._tokens}
@@ -135,7 +135,7 @@ class Guard:
 def _key_of(token: bytes) -> tuple[str, bytes]:
     """The cookie's name and key; names of servers on one host must differ.
 
-    It is slow, so that nobody finds a weak token by trying which one made a cookie.
+    It is slow, so that a weak token is not quickly guessed from a cookie.
     """
     key = hashlib.pbkdf2_hmac("sha256", token, b"aiozerocopy viewer", 50_000)
     return f"{COOKIE}{hashlib.sha256(key).hexdigest()[:8]}", key
@@ -166,9 +166,10 @@ def _without_token(request: Request, *, is_wrong: bool) -> Refused:
         assets.TOKEN_PAGE,
         headline="This token is wrong" if is_wrong else "A token is needed",
         explanation=(
-            "The link changes when the stream starts anew: ask for the new one."
+            "The link may have changed when the stream was restarted: "
+            "ask for the new one."
             if is_wrong
-            else "Open the full link, which has the token in it, or enter the token."
+            else "Open the full link, with its token, or enter the token here."
         ),
     )
     return Refused(401, page, {**challenge, **assets.headers(assets.TOKEN_PAGE)})

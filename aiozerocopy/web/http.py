@@ -56,7 +56,7 @@ MAX_HEADER = 16 << 10  # bytes of a request's line and headers
 MAX_LINES = 100  # of these; each takes its time
 HEADER_SECONDS = 5.0  # from a request's first byte to the end of its headers
 IDLE_SECONDS = 30.0  # without a request
-GOODBYE_SECONDS = 1.0  # that a client has to read why it is the end
+GOODBYE_SECONDS = 1.0  # that a client has to read the last answer
 GOODBYE_BYTES = 256 << 10  # that it may still send meanwhile
 UNSENT = 32 << 10  # bytes that the kernel takes for a viewer before it sends them
 UNREAD = 256 << 10  # and in all, for one that cannot acknowledge what it has read
@@ -70,7 +70,7 @@ _CONTROL = re.compile(rb"[^\t\r\n -~\x80-\xff]|\r[^\n]")
 
 
 def parse_request(event: h11.Request, peer: str, *, is_secure: bool) -> Request:
-    """Raises: Refused, for another version, or a target that is no address."""
+    """Raises: Refused, for another version, or an invalid address."""
     if not event.http_version.startswith(b"1."):
         raise Refused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
     headers = joined(
@@ -87,7 +87,7 @@ def parse_request(event: h11.Request, peer: str, *, is_secure: bool) -> Request:
             authority = parts.netloc or authority
             path, query = parts.path or "/", parts.query
     except ValueError as error:
-        raise Refused(400, "the address makes no sense") from error
+        raise Refused(400, "the address is invalid") from error
     return Request(
         method=event.method.decode("ascii"),
         authority=authority,
@@ -202,7 +202,7 @@ class HttpConnection:
     async def respond(self, status: int, body: bytes, headers: Headers) -> None:
         """Send a whole answer, without its body where the method is HEAD.
 
-        An empty body then stands for one without an end, which has no length.
+        An empty body then stands for an endless one, which has no length.
         """
         if body or not self._is_head:
             headers = {**headers, "Content-Length": str(len(body))}
@@ -243,7 +243,7 @@ class HttpConnection:
         return WebSocket(self.stream, bytes(self._unread))
 
     async def part(self) -> None:
-        """End what was answered, if it was a WebSocket."""
+        """End the connection if it has become a WebSocket."""
         if self._has_websocket:
             await self._say_goodbye()
 

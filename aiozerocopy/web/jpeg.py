@@ -1,4 +1,4 @@
-"""JPEG, encoded once a frame in a worker thread, for all viewers of that kind.
+"""JPEG in two qualities, encoded in a worker thread once a frame for all viewers.
 
 simplejpeg does it where it is installed (1080p in about 5 ms), else Pillow.
 """
@@ -76,7 +76,7 @@ _COMPRESSORS: dict[str, Compress] = {
 
 
 def find_compressor() -> Compress | None:
-    """The best that is installed."""
+    """Return the best that is installed."""
     for module, compress in _COMPRESSORS.items():
         if importlib.util.find_spec(module):
             return compress

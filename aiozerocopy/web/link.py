@@ -1,7 +1,7 @@
 """What is on its way to one viewer, and whether a picture sent now would be too old.
 
 The page acknowledges pictures when it has painted them, or a newer one: each time
-with the sequence of the newest, at most some 25 times a second.  From that follow
+with the sequence of the newest, at most 25 times a second.  From that follow
 
     rate   how many bytes a second arrive: the most between two acknowledgements, lately
     delay  how long the link itself takes: the least from sending to acknowledgement in
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LATE, PROBE, MAX_PROBE, TICK = 0.1, 1.0, 16.0, 0.5  # seconds
-# Seconds after which a value counts no more, once there are newer ones.
+# Seconds after which a value no longer counts, once there are newer ones.
 RATE_MEMORY, DELAY_MEMORY = 1.0, 10.0
-# The link may be faster than what was measured of it, as not all of it was used.
+# The link may be faster than was measured, as it was not always busy.
 GAIN = 1.25
 KEPT = 256  # pictures that may be acknowledged: the last that were sent
 _DIGITS = 20  # of a sequence, at most
@@ -56,7 +56,7 @@ class _Sent(NamedTuple):
 
 
 class _Best:
-    """The best value of the last seconds: of these, and as many before."""
+    """The best value of the last ``memory`` seconds, and of up to as many before."""
 
     def __init__(
         self, choose: Callable[[float, float], float], worst: float, memory: float
@@ -125,7 +125,7 @@ class Link:
         arrived, seconds = newest.total - self.arrived, now - self._arrived_at
         self.arrived, self._arrived_at = newest.total, now
         rate = arrived / seconds if seconds > 0 else 0.0
-        # After idleness the delay is in it: it may only show that the link is faster.
+        # After idleness the rate includes the delay: it counts only if it is higher.
         least = self._rate.value or math.inf if self._was_idle else 0.0
         if rate > least:
             self._rate.add(rate, now)
@@ -137,7 +137,7 @@ class Link:
     def takes(self, nbytes: int, share: float = 1.0) -> bool:
         """Would a picture of this size arrive in time, or is it one to probe with?
 
-        (A probe is due after this share of the time.)
+        (``share`` is that of the usual time after which a probe is due.)
         """
         if not self.acknowledges or not self._sent:
             return True

@@ -1,7 +1,7 @@
-"""Matroska around frames that are as they are: how they go to the FFmpeg of `encoders`.
+"""Matroska around frames that are as they are: how `encoders` sends them to FFmpeg.
 
-A film begins with `film_of`.  Before each frame goes `head_of`: a cluster, and in it a
-block with the frame, by which a reader knows how long both are.
+A film begins with `film_of`.  Before each frame goes `head_of`: the heads of a cluster
+and of the block in it, which say how long the frame is.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from aiozerocopy.web.pixels import PictureFormat
 
-# Its names of pixel formats.
+# Matroska's names of pixel formats.
 _FOURCC = {"gray8": b"Y800", "rgb24": b"RGB\x18", "rgba": b"RGBA", "bgr24": b"BGR\x18"}
 _FOURCC |= {"bgra": b"BGRA", "yuv420p": b"I420", "nv12": b"NV12"}
 
 
 def film_of(picture: PictureFormat, frame_ms: int) -> bytes:
-    """The beginning of a film of such pictures, each of which lasts so long."""
+    """The beginning of a film of such pictures, ``frame_ms`` apart."""
     form = picture.form
     size = _number("b0", picture.width) + _number("ba", picture.height)
     video = _element("e0", size + _element("2eb524", _FOURCC[form.name]))

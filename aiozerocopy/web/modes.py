@@ -105,7 +105,7 @@ class Modes:
     async def _admit(self, show: Route, exchange: Exchange, request: Request) -> None:
         if self._hub._closed:
             raise Refused(503, "the stream has ended")
-        # (of another server each viewer is a guest of its own, as long as this lasts)
+        # (under another server each viewer is a guest of its own, while this lasts)
         with seated(self.crowd, exchange.guest or self.crowd.enter(request.peer)):
             await show(exchange, request)
 
@@ -139,7 +139,7 @@ class Modes:
     async def _show_mjpeg(
         self, of: Sequence[jpeg.JpegEncoder], exchange: Exchange, request: Request
     ) -> None:
-        """Over a WebSocket, if it is asked for, else as a stream for any program."""
+        """Send JPEG over a WebSocket if one is asked for, else as multipart."""
         headers = {"Content-Type": jpeg.CONTENT_TYPE}
         if request.method == "HEAD":
             await exchange.respond(200, b"", headers)
@@ -159,7 +159,7 @@ class Modes:
         return self._encoders[key]
 
     async def _show(self, viewer: Viewer, feed: HubFeed | PacketFeed, mode: str) -> int:
-        """Until one of these ends: the feed, the server, or the viewer's stay."""
+        """Wait until one of these ends: the feed, the server, or the viewer's stay."""
         stay = viewer.wait_left, viewer.link.tick
         try:
             self._feeds[feed] = mode
@@ -213,7 +213,7 @@ class HubFeed:
         self._client = self._attach(encode=self._encodings[self._number])
 
     def _note(self, client: Client, event: Event, sequence: int) -> None:
-        if client.closed:  # of one before that, too, whose last frame was on its way
+        if client.closed:  # also a former client, whose last frame was on its way
             return
         if event == "sent":
             total, self._sent_bytes = self._sent_bytes, client.stats.bytes_sent
@@ -290,7 +290,7 @@ class PacketFeed:
 
 @contextlib.contextmanager
 def seated(crowd: Crowd, guest: Guest) -> Iterator[None]:
-    """A block in which a client gets what lasts.
+    """A block in which a client watches or downloads.
 
     Raises: Refused, if too many do.
     """
@@ -303,7 +303,7 @@ def seated(crowd: Crowd, guest: Guest) -> Iterator[None]:
 
 
 def wrapped(encode: Encode, wrap: Wrap) -> Encode:
-    """What makes messages that are ready to be sent."""
+    """Return an encoder whose messages are ready to be sent."""
     make: Any = encode
     if wrap is as_it_is:
         return encode

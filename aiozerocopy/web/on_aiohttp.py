@@ -1,8 +1,8 @@
 """The viewer as an application of aiohttp: see `aiohttp_app`.
 
 A request is one call of ``answer``, in aiohttp's task.  The connection of a viewer that
-is too slow is dropped.  That a viewer has left is seen by the next frame, and at once
-for a WebSocket.
+is too slow is dropped.  A viewer that leaves is noticed at once if it has a WebSocket,
+and otherwise within `LOOK_SECONDS`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from aiozerocopy.web.request import Headers
 
 PING_SECONDS = 20.0
-LOOK_SECONDS = 1.0  # between two looks whether a viewer has left, as aiohttp is silent
+LOOK_SECONDS = 1.0  # from one look whether a viewer has left to the next
 
 
 def aiohttp_app(
@@ -55,11 +55,11 @@ def aiohttp_app(
 
         application.add_subapp("/viewer", azc.web.aiohttp_app(hub))
 
-    The hub has to be entered (``async with``) in the server's event loop, such as in a
-    cleanup context.  When aiohttp shuts down, every viewer hears that it is the end.
+    Enter the hub (``async with``) in the server's event loop, such as in a cleanup
+    context.  When aiohttp shuts down, viewers hear that the stream ends.
 
     Raises:
-        ValueError: an unknown mode, or none that can be offered here; no viewers.
+        TypeError, ValueError: a wrong setting, or no mode that can be offered here.
         ModuleNotFoundError: aiohttp is not installed.
     """
     ways = Modes(hub, modes, quality, patience, max_viewers, max_per_address)
@@ -88,7 +88,7 @@ async def _add_slash(request: web.Request) -> web.StreamResponse:
 
 
 def request_of(request: web.Request) -> Request:
-    """Raises: Refused, for an address that makes no sense."""
+    """Raises: Refused, for an invalid address."""
     headers = joined(request.headers.items())
     return Request(
         method=request.method,
@@ -106,7 +106,7 @@ def request_of(request: web.Request) -> Request:
 class _Exchange(ForeignViewer):
     """One request: its ``response``, which the handler returns, and its viewer.
 
-    aiohttp ends an answer without an end when the handler returns.
+    aiohttp ends an endless answer when the handler returns.
     """
 
     def __init__(self, request: web.Request, count: Callable[[int], object]) -> None:

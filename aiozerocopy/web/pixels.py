@@ -62,7 +62,7 @@ FORMATS = {
 _BY_CODE = tuple(FORMATS.values())
 _BY_CHANNELS = {1: "gray8", 3: "rgb24", 4: "rgba"}
 _ALIASES = {"": "", "gray": "gray8", "rgb": "rgb24", "bgr": "bgr24"}
-_ALIASES |= {"rgb0": "rgba", "bgr0": "bgra"}  # nobody looks at alpha
+_ALIASES |= {"rgb0": "rgba", "bgr0": "bgra"}  # alpha is not shown
 
 
 class UnknownPicture(ValueError):

@@ -85,7 +85,7 @@ class Planes:
 
 
 def _of_even_size(array: Any) -> Any:
-    """An array with black at its right and below, where it needs that."""
+    """Return an array of even size, with black added at the right and below."""
     import numpy
 
     height, width = array.shape[:2]
@@ -94,7 +94,7 @@ def _of_even_size(array: Any) -> Any:
 
 
 def _of_even_height(planes: Any, height: int) -> bytes:
-    """YUV, with another black row where the height is odd (the width never is)."""
+    """Return YUV, with a black row added if the height is odd (the width never is)."""
     whole: bytes = planes.tobytes()
     luma = planes.shape[1] * height
     row = bytes([_BLACK]) * planes.shape[1] * (height % 2)

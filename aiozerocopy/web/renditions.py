@@ -2,7 +2,7 @@
 
 How a frame travels
     hub -> `Planes`, converted once -> each rendition's `Run`, which takes the newest
-        when it is done with another -> its encoder -> `Packet`, made once
+        when it is done with the last -> its encoder -> `Packet`, made once
         -> a `PacketQueue` for each viewer, which begins with a key frame
 
 A viewer gets the first rendition, or one with fewer bits if that fits its link: see
@@ -10,9 +10,9 @@ A viewer gets the first rendition, or one with fewer bits if that fits its link:
 
 An encoder runs while somebody watches its rendition.  Another one is started when the
 picture's size changes, and when the bitrate does, if the encoder cannot change that
-itself.  If one fails, its viewers go on with another rendition, unless all have failed
-in the last minute: then they hear that this way to watch does not work, as do those who
-come when the first fails.  A frame that cannot be shown does not reach an encoder:
+itself.  If one fails, its viewers go on with another rendition.  If all have failed in
+the last minute, or the first one fails before a viewer has a picture, the viewer hears
+that H.264 does not work.  A frame that cannot be shown does not reach an encoder:
 viewers get the reason.
 """
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from aiozerocopy.web.pixels import PictureFormat
     from aiozerocopy.web.planes import Planes
 
-# Until moving viewers may try a rendition again that has failed, or has just begun.
+# Until viewers may move to a rendition that has failed, or has just begun.
 FAILED_SECONDS, RESTART_SECONDS = 60.0, 5.0
 MIN_BITRATE, MAX_BITRATE = 2_000_000, 8_000_000  # bits a second, of the first rendition
 
@@ -64,7 +64,7 @@ def bitrate(width: int, height: int) -> int:
 def make_renditions(
     hub: Broadcast, planes: Planes, encoders: Encoders, codec: Codec
 ) -> list[Rendition]:
-    """All there can be; they share the conversion of the frames."""
+    """Return all renditions, which share the conversion of the frames."""
     make = partial(Rendition, hub, planes, encoders, codec)
     return [make(number) for number in range(len(SHARES))]
 
@@ -73,7 +73,7 @@ class PacketQueue:
     """Packets that wait for one viewer, as long as its `Link` lets them be new.
 
     Pictures that would come too late are dropped.  The viewer goes on at a key frame,
-    which the rendition is asked for once it would be sent at once and arrive in time.
+    which the rendition is asked for as soon as it could be sent and arrive in time.
 
     Raises:
         StreamClosed: the hub is closed.
@@ -88,7 +88,7 @@ class PacketQueue:
         self._rendition = renditions[0]
         self._newest = -1  # sequence of the last picture that was sent
         link.on_change = self._look
-        self._words: list[Packet] = []  # what is no picture: it goes first
+        self._words: list[Packet] = []  # not pictures: they go first
         self._pictures: FrameQueue[Packet] = FrameQueue()
         self._came = collections.deque[float]()  # when each picture did
         self._key_nbytes = 0  # of the last key frame
@@ -128,7 +128,7 @@ class PacketQueue:
     def end(self, of: Rendition) -> None:
         """Note that a rendition is over: go on with another one, if one works.
 
-        (A viewer that has had no picture goes from the first to none.)
+        (If the first fails, a viewer that has had no picture gets no other.)
         """
         first = self._renditions[0]
         stays = of is first and (not of.has_failed or self._newest < 0)
@@ -251,7 +251,7 @@ class Rendition:
         self._current.ask()
 
     def give_way(self, carried: float) -> bool:
-        """Take fewer bits if no viewer's link carries all; one carries this part."""
+        """Take only what one viewer's link carries, if no viewer's carries all."""
         queues = tuple(self._queues)
         is_needed = all(queue.fit.carried < NEARLY for queue in queues)
         if not is_needed or not self._rate.lower(carried):
@@ -285,7 +285,7 @@ class Rendition:
     # -- the encoder --------------------------------------------------------------
 
     async def _run(self) -> None:
-        """While somebody watches: one encoder after the other, one for each picture."""
+        """Run one encoder after the other while somebody watches."""
         try:
             while self._queues:
                 self._begun_at = time.monotonic()
@@ -306,9 +306,9 @@ class Rendition:
             self._queues.clear()
 
     async def _encode(self, run: Run) -> None:
-        """Run one encoder until the picture changes.
+        """Run one encoder until another one is needed.
 
-        Raises: OSError, StreamClosed: it ended, or cannot begin; or the hub is closed.
+        Raises: OSError: it failed; StreamClosed: the hub is closed.
         """
         client = self._hub.attach(run, policy="latest", encode=self._planes.message)
         try:

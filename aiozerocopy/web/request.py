@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
     Headers: TypeAlias = Mapping[str, str]
 
-# Of every answer: no guessing of its type, and no Referer, which could show the token.
+# Of every answer: browsers do not guess its type, and send no Referer with the token.
 COMMON_HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-SEND_SECONDS = 30.0  # that a small answer may take, as the client may not read
+SEND_SECONDS = 30.0  # for a small answer, in case the client does not read
 
 _TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 
@@ -62,7 +62,7 @@ class Request:
 
     @property
     def wants_page(self) -> bool:
-        """Is it a browser's, for a page?"""
+        """Does a browser ask for a page?"""
         return "text/html" in self.headers.get("accept", "")
 
     @property
@@ -88,14 +88,14 @@ def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def fields_of(query: str) -> dict[str, str]:
-    """The fields of an address; the last one counts if it has several of a name.
+    """Return the fields of a query; of several with one name the last counts.
 
     Raises: Refused, for too many.
     """
     try:
         fields = parse_qs(query, max_num_fields=16)
     except ValueError as error:
-        raise Refused(400, "the address makes no sense") from error
+        raise Refused(400, "the address is invalid") from error
     return {name: values[-1] for name, values in fields.items()}
 
 

@@ -58,26 +58,26 @@ def serve(
     needs PyAV or FFmpeg, "av1" PyAV, "mjpeg" simplejpeg or Pillow.  AV1 is offered only
     if you ask for it, as it takes three times the CPU.  ``quality`` is the JPEG's.
     Requests for a loopback name or for one of ``hosts`` are answered, others are not:
-    that keeps pages away which let their own name point here.  Without ``hosts``, a
-    server on other addresses also answers to any address and to this machine's name,
+    this keeps out pages that point their own name at this machine.  Without ``hosts``,
+    a server on other addresses also answers to any address and to this machine's name,
     and with a token to every name.  WebSockets are for this server's page, and for
     pages of ``origins``.
 
     At most ``max_viewers`` watch or download at a time, and from one address (other
-    than this machine's own) at most ``max_per_address``, half of them unless you say
-    otherwise.  Others may be connected too, twice as many in all and 64 more; if even
-    more come, one that only waits is sent away.  A viewer to whom one frame takes more
-    than ``patience`` seconds is let go.
+    than this machine's own) at most ``max_per_address``, by default half of them.
+    Twice ``max_viewers`` and 64 more may be connected; if even more come, one that only
+    waits is disconnected.  So is a viewer if one frame takes it more than ``patience``
+    seconds.
 
     A ``file`` is offered for download at `WebServer.file_url`, whole or in parts.  It
     goes from the file to the socket without a copy in user space; a client that takes
-    nothing of it for ``patience`` seconds is let go.
+    nothing of it for ``patience`` seconds is disconnected.
 
-    With an ``ssl_context`` page and pictures go over HTTPS.  That takes copies: every
-    byte is encrypted for each viewer again.
+    With an ``ssl_context``, page and pictures go over HTTPS.  That takes copies: every
+    byte is encrypted again for each viewer.
 
     Raises:
-        ValueError: an unknown mode, or none that can be offered here.
+        TypeError, ValueError: a wrong setting, or no mode that can be offered here.
         FileNotFoundError, PermissionError: of the ``file``.
         OSError: when it is entered, as `serve_tcp`.
     """
@@ -188,7 +188,7 @@ class WebServer(Service):
             await http.refuse(refusal)
 
     async def _next_request(self, http: HttpConnection) -> Request | None:
-        """None at the end; the server's end waits for no idle connection."""
+        """None at the end; closing the server does not wait for idle connections."""
         if self._closing:
             return None
         with self._waiting():
@@ -197,7 +197,7 @@ class WebServer(Service):
 
     @contextlib.contextmanager
     def _waiting(self) -> Iterator[None]:
-        """A block that the server's end does not wait for."""
+        """A block that closing the server does not wait for."""
         with anyio.CancelScope() as scope:
             self._idle.add(scope)
             try:

@@ -36,11 +36,11 @@ def _are_origins(value: Any) -> bool:
     return _are_texts(value) and all("://" in each for each in value)
 
 
-# For each its types, which values of these are right (None: all), and what an error
-# says.
+# For each setting: its types, which values are right (None: all), and what an error
+# says is expected.
 CHECKS: dict[str, tuple[tuple[type, ...], Callable[[Any], bool] | None, str]] = {
     "hub": ((Broadcast,), None, "a Broadcast"),
-    "port": ((int,), range(LAST_PORT + 1).__contains__, f"a number up to {LAST_PORT}"),
+    "port": ((int,), range(LAST_PORT + 1).__contains__, f"from 0 to {LAST_PORT}"),
     "token": ((str, list, tuple, _NONE), _are_texts, "a text or a list of texts"),
     "title": ((str,), None, "a text"),
     "modes": (_MANY, _are_modes, f"some of {', '.join(KNOWN_MODES)}"),
@@ -49,7 +49,7 @@ CHECKS: dict[str, tuple[tuple[type, ...], Callable[[Any], bool] | None, str]] = 
     "quality": ((int,), range(1, 101).__contains__, "a whole number, 1 to 100"),
     "max_viewers": ((int,), _is_positive, "a whole number, 1 or more"),
     "max_per_address": ((int, _NONE), _is_positive, "a whole number, 1 or more"),
-    "patience": ((int, float), _is_positive, "seconds, more than 0"),
+    "patience": ((int, float), _is_positive, "a number of seconds above 0"),
     "ssl_context": ((ssl.SSLContext, _NONE), None, "an ssl.SSLContext"),
 }
 

@@ -27,7 +27,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 # Metrics of each way to watch, by what `Modes.counts` calls them.
 _BY_MODE = {
-    "viewers": ("web_viewers", "gauge", "Who watches."),
+    "viewers": ("web_viewers", "gauge", "Viewers that watch now."),
     "sent": ("web_frames_sent_total", "counter", "Frames that viewers were sent."),
     "dropped": ("web_frames_dropped_total", "counter", "Frames that viewers missed."),
     "bytes_sent": ("web_sent_bytes_total", "counter", "Bytes of those frames."),
@@ -82,13 +82,13 @@ class Site:
         await handler(exchange, request)
 
     def check(self, request: Request) -> None:
-        """Raises: Refused, whatever was asked for."""
+        """Check what is the same for every path.  Raises: Refused."""
         self._guard.check(request)
         if request.method not in ("GET", "HEAD"):
-            raise Refused(405, "GET or HEAD", {"Allow": "GET, HEAD"})
+            raise Refused(405, "only GET and HEAD are allowed", {"Allow": "GET, HEAD"})
 
     async def serve(self, exchange: Exchange, read: Callable[[], Request]) -> None:
-        """Answer a request that another server took; return too if the client left."""
+        """Answer a request that another server took; return also if the client left."""
         try:
             try:
                 request = read()
@@ -151,7 +151,7 @@ class Site:
         if self.connections is not None:
             text = "Connections that are open."
             yield metric("web_connections", "gauge", text, self.connections())
-        text = "Requests without a token, or for a wrong name or origin."
+        text = "Requests refused for their token, host name or origin."
         yield metric("web_refused_total", "counter", text, self._guard.refusals.count)
         text, by_code = "Answers by their status.", dict(sorted(self._answers.items()))
         yield metric("web_responses_total", "counter", text, by_code, "code")

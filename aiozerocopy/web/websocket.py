@@ -122,7 +122,7 @@ class WebSocket:
             await anyio.lowlevel.checkpoint()
 
     async def _answer_all(self) -> bool:
-        """False if that was the end."""
+        """Answer what was received; False if the WebSocket is closed then."""
         for event in self._ws.events():
             await self._answer(event)
             if self._talk.is_too_fast():
@@ -161,7 +161,7 @@ class WebSocket:
 def accepting(request: Request) -> dict[str, str]:
     """The headers that complete the handshake.
 
-    Raises: Refused, if that is no handshake.
+    Raises: Refused, if the request is no handshake.
     """
     headers = request.headers
     if not (
