@@ -1,12 +1,12 @@
-// The graph of the latency: the last 30 seconds, with an axis that tells milliseconds.
+// The graph of the latency: the last 30 seconds, with an axis in milliseconds.
 // Below its line are the parts, the darkest first: until a frame arrived, until it was
 // decoded, and until it was shown.
 
 const SPAN = 30000; // ms
 const GAP = 1000; // ms without a frame, which no line bridges
-const LEAST = 10; // ms that the axis has
+const LEAST = 10; // ms that the axis shows at least
 
-// 1, 2 or 5, and zeros: the first of these numbers that is not below.
+// Rounds up to 1, 2 or 5 times a power of ten.
 export function roundUp(value) {
   const power = 10 ** Math.floor(Math.log10(value));
   return [1, 2, 5, 10].map((digit) => digit * power).find((nice) => nice >= value);

@@ -1,6 +1,6 @@
 // What the numbers below the picture say.
 
-// ms of a connection, or after the page was hidden: what it skips to catch up does not count
+// ms after a connection began or the page was hidden: frames skipped to catch up do not count
 const SETTLING = 2000;
 const HISTORY = 30000; // ms
 
@@ -20,7 +20,7 @@ export class Numbers {
     this.settle();
     this.dropped = 0;
     this.recent = []; // [time, latency] of all frames of the last two seconds
-    this.arrived = []; // [time, bytes] of these
+    this.arrived = []; // [time, bytes] of all messages of that time
   }
 
   settle() { // what is missed until it goes on does not count
@@ -33,7 +33,7 @@ export class Numbers {
   }
 
   show({ sequence, timestamp, arrived, decoded = arrived }) {
-    if (sequence === this.last) return; // the same again, for those who have just come
+    if (sequence === this.last) return; // a still picture again, for newcomers
     const now = performance.now();
     const published = timestamp - this.ahead - performance.timeOrigin;
     const age = (time) => Math.max(0, time - published);

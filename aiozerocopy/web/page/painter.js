@@ -47,7 +47,7 @@ function planesOf(width, height, bytes) {
   };
 }
 
-// The part of a side of the source that is the picture: H.264 knows no odd sizes, and for
+// The part of a side of the source that is the picture: H.264 has even sizes only, and for
 // a slow link the source has half the size.
 function used(size, sourceSize) {
   return (sourceSize < size ? size / 2 : size) / sourceSize;
@@ -143,7 +143,7 @@ class GlPainter {
   }
 }
 
-class FlatPainter { // where there is no WebGL, or none that is fast
+class FlatPainter { // where there is no WebGL, or only a slow one
   constructor(canvas) {
     this.canvas = canvas;
     this.context = canvas.getContext("2d", { alpha: false });

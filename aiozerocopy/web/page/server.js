@@ -1,5 +1,5 @@
-// The server that this page came from: its addresses, what it says of itself, and the
-// errors that asking it may end with.
+// The server that this page came from: its addresses, its status, and the errors that
+// asking for it may end with.
 
 export const query = new URLSearchParams(location.search);
 const token = query.get("token");

@@ -1,5 +1,5 @@
 // The states of the page: for each the short word beside the title, the headline over the
-// picture, and a sentence for somebody who sees this page for the first time.
+// picture, and a sentence for somebody who is new to this page.
 
 const STALE = 2000; // ms without a frame, or without an answer
 

@@ -1,5 +1,5 @@
 // The live viewer: asks the server what it offers, takes the best way that this browser
-// can take too, falls back to the next one when that fails, and reconnects.
+// can use, falls back to the next one when that fails, and reconnects.
 
 import { Graph } from "./graph.js";
 import { Numbers } from "./numbers.js";
@@ -82,7 +82,7 @@ class Screen {
       newest: -1, // the last frame that was shown, or that cannot be
       reason: "", // why it cannot be
       first: status.sequence,
-      published: status.sequence, // how many there are
+      published: status.sequence, // how many frames were published
     };
     this.tick();
     try {
@@ -135,7 +135,7 @@ class Screen {
     if (this.state !== "live") this.tick();
   }
 
-  // By a page that is not seen: it says nothing of it, so that the server sends it few.
+  // A hidden page does not acknowledge the picture, so that the server sends it few.
   passed({ sequence }) {
     this.connection.newest = sequence;
     this.lastFrame = this.connection.frame = performance.now();
@@ -165,7 +165,7 @@ class Screen {
     $("age").textContent = isOld ? `Last frame ${ago(now - this.lastFrame)} ago` : "";
   }
 
-  // A dead connection shows itself only to those who ask.
+  // Only by asking does the page notice a dead connection.
   async check(connection) {
     connection.asked = Infinity; // until it has answered
     try {

@@ -25,7 +25,7 @@ function readHeader(data) {
   };
 }
 
-// Puts messages together that came in several pieces; null while some is missing.
+// Puts messages together that came in pieces; null while a piece is missing.
 function joiner() {
   let whole = null;
   let filled = 0;
@@ -64,8 +64,8 @@ function acknowledger(socket) {
   };
 }
 
-// `take` gets each message, and a function for a failure.  Whoever is done with a message
-// calls its `done`; the screen does so with those that it gets.
+// `take` gets each message, and a function that ends all with an error.  A message's `done`
+// is called when the page is done with it; the screen calls it for those that it gets.
 function overWebSocket(path, signal, take) {
   return new Promise((resolve, reject) => {
     const socket = new WebSocket(address(path, location.protocol === "https:" ? "wss:" : "ws:"));
