@@ -277,7 +277,7 @@ class Page:
 async def publishing(
     hub: Broadcast, picture: Any, pixel_format: str = ""
 ) -> AsyncIterator[None]:
-    """Publish 30 frames a second: the picture, or its result for a frame's number."""
+    """Publish 30 frames a second: a picture, or what it returns for each number."""
 
     async def publish() -> None:
         while True:

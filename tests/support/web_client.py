@@ -1,7 +1,7 @@
 """A client of the web server and its applications, which may break the rules.
 
-Its functions take a server: whatever has a ``port``, a ``prefix`` if the viewer is
-mounted below one, and a ``host`` if it is not this one.
+Its functions take a server: an object with a ``port``, a ``prefix`` if the viewer is
+mounted below one, and a ``host`` if that is not this machine.
 """
 
 from __future__ import annotations

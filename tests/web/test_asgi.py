@@ -1,4 +1,4 @@
-"""The viewer as an ASGI application: what it answers, sends, and lets go of."""
+"""The viewer as an ASGI application: what it answers and sends, and whom it drops."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def kind_of(app: web.WebApp, path: str) -> dict[str, Any]:
         ("/viewer", "/viewer"),
         ("/viewer/", "/viewer"),
         ("/a/b", "/a/b"),
-        ("/viewer", ""),  # as servers have it that cut it off
+        ("/viewer", ""),  # from servers that cut the prefix off
     ],
 )
 async def test_pages_wherever_mounted(hub: Broadcast, root: str, prefix: str) -> None:
@@ -74,7 +74,7 @@ async def test_its_place_beside_others(hub: Broadcast) -> None:
 
 
 async def test_websockets_that_are_refused(hub: Broadcast) -> None:
-    """With the reason, by servers who can say it."""
+    """With the reason, if the server can send it."""
     app = web.app(hub, token="a", hosts=["localhost"])
     for path, fields, status in (
         ("/raw?token=a", {"origin": "http://evil.example"}, 403),
@@ -215,7 +215,7 @@ def test_it_can_be_made_before_there_is_a_loop(path: str) -> None:
     anyio.run(main)
 
 
-# ---- who may, and how long --------------------------------------------------------
+# ---- who may watch, and how long --------------------------------------------------
 
 
 @pytest.mark.every_loop

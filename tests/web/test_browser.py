@@ -66,7 +66,7 @@ async def watch(page: Page, url: str) -> None:
 
 
 async def look(page: Page, mode: str) -> dict[str, Any]:
-    """What is seen, after the checks that hold for every frame."""
+    """Return what is seen, after the checks that hold for every frame."""
     seen: dict[str, Any] = await page.tell(LOOK)
     assert seen["mode"] == mode
     assert seen["state"] == "live"
@@ -179,7 +179,7 @@ async def test_mounted_in_another_application(page: Page) -> None:
 
 @pytest.mark.slow
 async def test_over_tls_with_a_token(page: Page) -> None:
-    """Every way, from a page that may ask for nothing that is not encrypted."""
+    """Every way, from a page that may only ask for what is encrypted."""
     trustme = pytest.importorskip("trustme")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)

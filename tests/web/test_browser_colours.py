@@ -61,7 +61,7 @@ LOOK = """new Promise((seen) => {{
     video.currentTime = {second} + 0.1;
 }})"""
 
-# The same of the viewer's canvas.
+# The middle of the viewer's canvas.
 LOOK_AT_VIEWER = """(() => {
     const canvas = document.getElementById("picture");
     const context = new OffscreenCanvas(2, 2).getContext("2d");
@@ -84,7 +84,7 @@ async def film(path: Path, size: tuple[int, int], pix_fmt: str, **options: Any) 
 
 
 def played(browser: chromium.Browser, path: Path) -> list[list[int]]:
-    """The colour of each frame."""
+    """Return the colour of each frame."""
     film = base64.b64encode(path.read_bytes()).decode()
     browser.evaluate(LOAD.format(film=film))
     seconds = [number / FPS for number in range(len(DRAWN))]
@@ -182,7 +182,7 @@ async def test_the_viewer_shows_what_was_drawn(
             async with chromium.publishing(hub, picture, pix_fmt):
                 if not seen:
                     await page.open(f"{server.url}?painter={by}")
-                # (what is in the encoder when the next one comes is of this one)
+                # (what the encoder still holds when the next one begins is of this one)
                 await page.until(f"viewer.sequence > {first}")
                 seen.append(await page.tell(LOOK_AT_VIEWER))
         await page.open("about:blank")

@@ -91,7 +91,7 @@ async def test_a_source_that_begins_and_pauses(page: Page, mode: str) -> None:
 
 @each_mode
 async def test_a_server_that_is_frozen(page: Page, mode: str) -> None:
-    """Its connections are open, and nothing comes."""
+    """Its connections stay open, and nothing comes."""
     async with Broadcast() as hub, serving(hub, mode) as server, publishing(hub):
         await page.open(server.url)
         await page.says("live")

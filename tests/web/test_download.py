@@ -1,4 +1,4 @@
-"""The web server's file: whole, in parts, while it changes, to clients who leave."""
+"""The web server's file: whole, in parts, while it changes, to clients that leave."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ async def test_client_that_takes_nothing_is_let_go(film: Path) -> None:
 async def test_who_is_stuck_has_no_thread_and_gets_all_in_the_end(
     film: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More are stuck than may move at a time; others get the file meanwhile."""
+    """More clients are stuck than may move at a time; others get the file meanwhile."""
     relays: list[Relay] = []
 
     def noted(*arguments: Any, **options: Any) -> Relay:

@@ -120,7 +120,7 @@ async def test_half_the_size_is_the_same_picture(encoders: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["waves", "noise"])
 async def test_it_takes_the_bits_that_it_has(encoders: Any, kind: str) -> None:
-    """A second in soft colours has as many as it may; noise is kept in bounds."""
+    """A second of soft colours takes most of its bits; noise not many more."""
     random = np.random.default_rng(1)
     shape = (SIZE * 3 // 2, SIZE)
     frames = [
@@ -243,7 +243,7 @@ async def planes_of(array: NDArray[np.uint8], form: str) -> tuple[Any, NDArray[A
 
 
 async def test_frames_are_converted_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rendition that begins anew asks for one while another one is in a thread."""
+    """A rendition that starts again asks for a frame while another is in a thread."""
     begun: list[Any] = []
     go_on = anyio.Event()
 

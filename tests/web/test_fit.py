@@ -32,7 +32,7 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def guest(to: Any, rate: float) -> AsyncIterator[Any]:
-    """One who acknowledges as if its link carried so many bytes a second."""
+    """A viewer that acknowledges as if its link carried ``rate`` bytes a second."""
     it = SimpleNamespace(rate=rate, configurations=0, newest=-1, pictures={})
 
     async def watch() -> None:
@@ -52,7 +52,7 @@ async def guest(to: Any, rate: float) -> AsyncIterator[Any]:
 
 
 def noise(number: int) -> NDArray[np.uint8]:
-    """A picture that takes all bits that there are."""
+    """A picture that takes all the bits there are."""
     random = np.random.default_rng(number)
     return random.integers(0, 255, (240, 320, 3), np.uint8)
 
@@ -67,7 +67,7 @@ SLOW, FAST = 120_000, 1e9  # where the first has some 250,000 bytes a second
 async def test_who_cannot_take_the_first_gets_the_second_and_nobody_else_feels_it(
     hub: Broadcast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until it can, or leaves; and the last picture, though it was dropped at first."""
+    """Until it can, or leaves; in the end it gets the last picture, too."""
     monkeypatch.setattr(fit, "PATIENCE", 0.5)
     async with web.serve(hub) as to, guest(to, FAST) as good:
         async with guest(to, SLOW) as slow, guest(to, SLOW) as other:
@@ -156,7 +156,7 @@ async def test_without_the_second_they_go_to_the_third(
 async def test_a_viewer_alone_gets_what_its_link_carries_of_the_first(
     hub: Broadcast, starts: Starts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And all of it again, at once, when another one comes."""
+    """And all of it again, at once, when another viewer comes."""
     rates: list[fit.Rate] = []
     lower = fit.Rate.lower
 
@@ -179,7 +179,7 @@ async def test_a_viewer_alone_gets_what_its_link_carries_of_the_first(
 async def test_who_comes_while_an_encoder_begins_gets_all_bits(
     hub: Broadcast, encoders: Any
 ) -> None:
-    """Though it was begun with fewer, for others."""
+    """Though the encoder was started with fewer, for others."""
     begun: list[Task] = []
     followed = Mock(return_value=True)
     go_on = anyio.Event()

@@ -26,9 +26,9 @@ pytestmark = pytest.mark.anyio
 FLOODER = Path(__file__).parents[1] / "support" / "flooder.py"
 
 # Seconds that the loop may be busy between two turns of another task.  It is 1 to 10
-# ms; without limits it was 0.1 s (pings), 0.3 s (requests), 1 to 6 s (others), and that
-# for each of the answers.  One pause alone may be the machine's: where this is a guest,
-# what its host does meanwhile counts as our time.
+# ms; without limits it was 0.1 s (pings), 0.3 s (requests) or 1 to 6 s (others) for
+# each of the answers.  Two pauses may be the machine's: on a virtual machine, what its
+# host does meanwhile counts as our time.
 LONGEST_PAUSE = 0.05
 FRAMES = 50
 
@@ -129,7 +129,7 @@ async def test_one_client_does_not_hold_up_the_others(name: str) -> None:
 
 @pytest.mark.every_loop
 async def test_what_is_too_much_is_told() -> None:
-    """Within the limits a viewer may say anything; beyond, it hears why it must go."""
+    """Within the limits a viewer may say anything; beyond, it is told why it goes."""
     ping = b"\x89\x80" + MASK
     async with azc.Broadcast() as hub, web.serve(hub) as to:
         async with azc.connect_tcp("127.0.0.1", to.port) as viewer:

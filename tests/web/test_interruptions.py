@@ -1,15 +1,15 @@
 """A request to the page that is disturbed anywhere leaves nothing, and nobody feels it.
 
-As ../core/test_interruptions.py: each request runs once to note the lines that it goes
-through, and then once more for each, at which an exception comes.  The same with each
-turn of the event loop, at which its task is cancelled or its client disappears.  All
-that happens at one page, which others watch meanwhile: they get every picture, and
-whoever comes next is served.
+As in ../core/test_interruptions.py, each request runs once to note the lines that it
+goes through, and then once for each of them, where an exception comes.  It also runs
+once for each turn of the event loop, where its task is cancelled or its client
+disappears.  All this happens at one page, which others watch: they get every picture,
+and the next client is served.
 
-What is hit here is the request.  An encoder that is hit takes its broadcast with it, as
-any task does of whose group it is; then the request ends, and the rest is the same.
-The broadcast must not be a fixture: what ends that way is the task of whoever entered
-it, and that would be the one that runs fixtures, without which pytest waits for ever.
+What is hit here is the request.  If an encoder is hit, its broadcast fails, as a task
+group fails with its tasks; then the request ends, and the rest is the same.  The
+broadcast must not be a fixture: its failure ends the task that entered it, which would
+be the one that runs the fixtures, and pytest would wait for ever.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from aiozerocopy.web.encoders import find_encoders
 pytestmark = linux_only
 
 ROOMS = ("web", "broadcast", "_net", "_core")
-PATIENCE = 5.0  # seconds for what is over at once, or never
+PATIENCE = 5.0  # seconds for what happens at once, or never
 SHAPE = (HEIGHT, WIDTH, 3)
 PICTURES = 2  # that a viewer looks at
 SLOTS = 5  # for the newest two, the one that is kept, and one for each slow encoder
@@ -67,7 +67,7 @@ CASES = {
 
 
 class Page:
-    """A page on a hub, who watches it all the time, and complaints."""
+    """A page on a hub, a viewer that stays, and complaints."""
 
     def __init__(self, hub: Broadcast, invite: Invite, pool: azc.FramePool) -> None:
         self.complaints: list[str] = []
@@ -80,7 +80,7 @@ class Page:
         self._clients = 0
 
     async def let_watch(self, path: str) -> None:
-        """Somebody who stays."""
+        """Let the viewer that stays begin to watch."""
         await self._publish()
         self._other = other = self._invite(path)
         await self._soon(lambda: other.pictures, "the first viewer sees nothing")
@@ -92,7 +92,7 @@ class Page:
             self._other.forget()
 
     def belongs_here(self) -> bool:
-        """Is this a task that stays, or one that the hub has started; or the loop?
+        """Is this a task that stays, one of the hub's, or the loop?
 
         (What raises here would turn the tracing off.)
         """
@@ -103,7 +103,7 @@ class Page:
         return task in self._tasks or parent in {id(each) for each in self._tasks}
 
     async def visit(self, path: str, disturb: Callable[[Guest], object]) -> None:
-        """Ask for it, look at some pictures, and leave; whatever happens meanwhile."""
+        """Request a path, look at some pictures, and leave; ``disturb`` interferes."""
         guest = self._invite(path)
         disturb(guest)
         if path in WATCHED:
@@ -122,7 +122,7 @@ class Page:
         guest.leave()
 
     async def look_around(self, path: str) -> None:
-        """What was disturbed is over.  The next picture clears away what it left."""
+        """Check that nothing is left.  The next picture clears away what may be."""
         gc.collect()
         await self._publish()
         tasks = self._tasks
@@ -147,7 +147,7 @@ class Page:
         return viewers
 
     async def _publish(self) -> None:
-        """One more, which who is there all the time must get."""
+        """Publish a picture, which the viewer that stays must get."""
         try:
             frame = self._pool.acquire_nowait()
         except anyio.WouldBlock:
@@ -172,7 +172,7 @@ class Page:
 
 @asynccontextmanager
 async def opened(face: str, other: str) -> AsyncIterator[Page]:
-    """A page that has room for one more than who watches it."""
+    """A page that has room for one viewer beside the one that stays."""
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     with azc.FramePool(SHAPE, slots=SLOTS) as pool:
         async with Broadcast() as hub, FACES[face](hub, max_viewers=2) as invite:
@@ -190,7 +190,7 @@ async def opened(face: str, other: str) -> AsyncIterator[Page]:
 
 
 async def be_hit(page: Page, path: str, lines: Lines) -> list[str]:
-    """What there is to complain about."""
+    """Visit the page, hit at these lines, and look around; return the complaints."""
     with lines:
         await page.visit(path, lambda _: None)
     await page.look_around(path)
@@ -213,13 +213,13 @@ def skip_what_cannot_be(face: str, loop: str, *paths: str) -> None:
 
 @pytest.fixture(autouse=True)
 def finalizers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """May be hit, too."""
+    """Finalizers may be hit, too."""
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
 
 
 @pytest.fixture(autouse=True)
 def short_naps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a key frame, and between two looks whether a viewer of aiohttp's is there."""
+    """Wait less for a key frame, and between looks at aiohttp's viewers."""
     monkeypatch.setattr(encoding, "KEY_SECONDS", 0.0)
     if importlib.util.find_spec("aiohttp"):
         monkeypatch.setattr("aiozerocopy.web.on_aiohttp.LOOK_SECONDS", 0.01)
@@ -227,7 +227,7 @@ def short_naps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def encoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many turns a thread takes, and which line it wakes, nobody knows."""
+    """Encode without a thread, whose turns of the loop cannot be foreseen."""
 
     async def run_sync(call: Callable[..., Any], *args: Any) -> Any:
         await anyio.lowlevel.checkpoint()
@@ -244,7 +244,7 @@ def encoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("name", CASES)
 def test_one_line_after_the_other(name: str, face: str, loop: str) -> None:
-    """Each loop hits every other line; both hit all."""
+    """Each loop hits every other line, so both together hit all."""
     path, other = CASES[name]
     skip_what_cannot_be(face, loop, path, other)
 
@@ -264,7 +264,7 @@ def test_one_line_after_the_other(name: str, face: str, loop: str) -> None:
 
 
 class AtTurn:
-    """Does something to a guest at this turn of the event loop from its coming on."""
+    """Does something to a guest at this turn of the event loop after its arrival."""
 
     def __init__(self, turn: int, what: str) -> None:
         self.was_in_time = False
@@ -297,7 +297,7 @@ class AtTurn:
     ],
 )
 def test_one_turn_after_the_other(name: str, face: str, loop: str, what: str) -> None:
-    """Until it is too late: then it has been disturbed at each of its awaits."""
+    """Until the turn comes too late: then each await has been disturbed."""
     path, other = CASES[name]
     skip_what_cannot_be(face, loop, path, other)
 

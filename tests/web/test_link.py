@@ -202,7 +202,7 @@ class Fitted(Wire):
         return self.rates[number].share if self.rates else SHARES[number]
 
     def watch(self, seconds: float, pause: float = 0.0) -> None:
-        """Be sent what the link takes, and nothing for a pause in each second."""
+        """Get what the link takes, with a pause in each second."""
         for number in self.frames(seconds):
             before = self.fit.number
             nbytes = round(NBYTES * self.share)
@@ -353,7 +353,7 @@ async def test_what_waits_too_long_is_dropped_and_a_key_frame_asked_for() -> Non
 
 
 async def test_pictures_do_not_gather_for_who_takes_every_second_one() -> None:
-    """As a program that acknowledges nothing does, if its connection is slow."""
+    """Such as a program that acknowledges nothing, on a slow connection."""
     it = Watched()
     newest = 0
     for number in range(300):

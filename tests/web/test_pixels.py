@@ -35,7 +35,7 @@ pytestmark = pytest.mark.anyio
 
 
 def planes(number: int = 0) -> NDArray[np.uint8]:
-    """The same as YUV: rows of luma, and half as many of the rest."""
+    """The picture as YUV: rows of luma, and half as many of chroma."""
     return picture(number, 1).reshape(HEIGHT, WIDTH)[: HEIGHT // 2 * 3 // 2]
 
 

@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.skipif(not DEPLOYMENT.exists(), reason="needs the documentation"),
 ]
 
-# Around what the documentation has, so that all of it stays in one folder.
+# Around the documentation's part, so that all files are in one folder.
 AROUND_NGINX = """
 daemon off; master_process off; pid {folder}/pid; error_log stderr;
 events {{}}
@@ -67,7 +67,7 @@ def caddy(folder: Path, server: str, port: int) -> AbstractAsyncContextManager[N
 async def proxy(
     name: str, options: list[str], folder: Path, port: int
 ) -> AsyncIterator[None]:
-    """Run it until the end of the block; what it keeps is in this folder."""
+    """Run a proxy until the end of the block, with its files in this folder."""
     program = shutil.which(name, path=WHERE)
     if program is None:
         pytest.skip(f"needs {name}")
@@ -103,7 +103,7 @@ def nginx_config(port: int, folder: Path) -> str:
 
 
 def caddy_config(port: int, folder: Path) -> str:
-    """With our certificate, as there is no authority here that would give it one."""
+    """With our certificate, as no authority can be asked for one here."""
     found = re.search(r"```caddy\n(.*?)```", DEPLOYMENT.read_text(), re.DOTALL)
     assert found is not None
     site = f"https://tv.example.org:{port} {{\n    tls {folder}/tv.crt {folder}/tv.key"

@@ -96,7 +96,7 @@ async def test_http_1_0_keeps_the_connection_if_asked(hub: Broadcast) -> None:
 
 # ---- bad input -------------------------------------------------------------------
 
-MANY = ["A: b"] * (http.MAX_LINES - 3)  # with which there is a line too many
+MANY = ["A: b"] * (http.MAX_LINES - 3)  # with these there is a line too many
 
 REFUSED = [
     (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),  # TLS
@@ -207,7 +207,7 @@ async def test_rude_viewers(hub: Broadcast) -> None:
             (b"\x81\x05hello", 1002),  # without a mask
             (b"\xff\x80\0\0\0\0", 1002),  # of a kind that is not
             (b"\x81\x82\0\0\0\0\xff\xff", 1007),  # no UTF-8
-            # of which the header alone says that they are too long
+            # too long by their header alone
             (b"\x82\xff" + (1 << 62).to_bytes(8, "big") + b"\0\0\0\0", 1009),
             (b"\x01\x81\0\0\0\0a\x80\xfe\x10\1\0\0\0\0", 1009),
         ):
@@ -454,7 +454,7 @@ async def test_a_viewer_who_never_reads_tls_is_let_go(
 async def test_the_end_of_who_is_not_heard_is_no_reset(
     hub: Broadcast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A browser whose next word is refused would not read why the stream has ended."""
+    """After a reset, a browser would not read why the stream has ended."""
     monkeypatch.setattr(
         websocket.WebSocket, "wait_left", lambda _: anyio.sleep_forever()
     )

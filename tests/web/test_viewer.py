@@ -1,4 +1,4 @@
-"""The viewer is the same under every server: what it answers, shows, and lets go of."""
+"""The viewer is the same under every server: its answers, its pictures, its limits."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ async def test_a_client_without_a_token_hears_so(hub: Broadcast, server: str) ->
 
 @each_way
 async def test_origins(hub: Broadcast, server: str) -> None:
-    """A page that may not watch can ask why: nobody else tells it."""
+    """A page that may not watch can ask why: its browser does not say."""
     async with serving(server, hub, origins=["https://friend.example/"]) as to:
         for origin, status in (
             ("http://localhost", 101),
@@ -278,7 +278,7 @@ async def test_metrics_are_what_prometheus_reads(hub: Broadcast, server: str) ->
 
 @everywhere
 async def test_frames_arrive_as_they_were(hub: Broadcast, server: str) -> None:
-    """At all who may watch, also at one who comes late; others hear that it is full."""
+    """For all who may watch, also one who comes late; others hear that it is full."""
     async with serving(server, hub, title="Tea", max_viewers=4) as to:
         async with watching(to) as one, watching(to) as two:
             for number in range(3):
@@ -356,7 +356,7 @@ async def test_jpegs_until_the_viewer_leaves_or_the_server_ends(
 async def test_frames_wait_for_who_has_not_acknowledged(
     hub: Broadcast, server: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One is sent a second later, in case that what was sent is lost."""
+    """A second later one is sent, in case the last one was lost."""
     now = 0.0
     monkeypatch.setattr(link.Link.__init__, "__defaults__", (lambda: now,))
 
@@ -389,7 +389,7 @@ async def test_frames_wait_for_who_has_not_acknowledged(
         _link_of(client).on_change()
         await publish(6)
         assert _fates(client) == (3, 1, 3)
-        now += link.PROBE  # it is looked at again soon, though nothing comes
+        now += link.PROBE  # `Link.tick` notices, though nothing comes
         await gets(6, sent=4)
 
 
@@ -427,7 +427,7 @@ async def test_what_is_no_picture_is_told(hub: Broadcast, server: str) -> None:
         assert await viewer.number() == len(UNSHOWABLE)
 
 
-# ---- who may, and how long --------------------------------------------------------
+# ---- who may watch, and how long --------------------------------------------------
 
 
 @everywhere
@@ -475,7 +475,7 @@ async def test_a_viewer_who_never_reads_is_let_go_and_harms_nobody(
             if server in ("ours", "aiohttp"):  # whose connections we can drop
                 stuck.settimeout(10)
                 await anyio.to_thread.run_sync(until_dropped, stuck)
-            else:  # others keep it, so it counts until it is gone
+            else:  # others keep theirs, so it counts until it is gone
                 assert (await status_of(to))["full"]
         while (await status_of(to))["full"]:
             pass
