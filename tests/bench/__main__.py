@@ -33,11 +33,11 @@ BENCHES = {
     "relay": "a file to TCP, a pipe to a pipe; and a C loop, sendfile, copyfileobj",
     "viewer": "a picture's age when it is painted; and aiortc, MSE, multipart JPEG",
 }
-SECONDS = 570.0  # ten minutes, less what the last race takes too long
+SECONDS = 570.0  # ten minutes, less what the last race may run over
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 1 if a race failed."""
+    """Return the exit status: 1 if a race failed, 130 after Ctrl-C."""
     arguments = parser().parse_args(argv)
     outcome = Outcome(results.machine())
     status = 0
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(outcome: Outcome, arguments: argparse.Namespace) -> None:
-    """All that is in the table, or one bench; what was measured is in `outcome`."""
+    """Run all that is in the table, or one bench, and note the results in `outcome`."""
     everything, quick = arguments.bench is None, arguments.quick
     began = time.monotonic()
     end = began + SECONDS if everything and not arguments.rounds else math.inf
@@ -80,7 +80,7 @@ def run(outcome: Outcome, arguments: argparse.Namespace) -> None:
 
 
 def elsewhere(folder: str, ours: Contender) -> Contender:
-    """The same contender with the package that is in another folder."""
+    """Return the contender with the package of another folder."""
 
     def run(work: Work, check: bool) -> Run:
         path = ENVIRONMENT["PYTHONPATH"]
@@ -96,7 +96,7 @@ def elsewhere(folder: str, ours: Contender) -> Contender:
 def run_one(
     outcome: Outcome, one: Race, rounds: int, until: float, *, show: bool
 ) -> None:
-    """What is missing or fails does not end the rest."""
+    """Run a race; what it lacks, or why it failed, is noted in `outcome`."""
     for contender in one.contenders:
         if contender.missing:
             why = race.not_installed(contender.missing)
@@ -117,7 +117,7 @@ def run_one(
 
 
 def plan(name: str, lab: Lab, quick: bool, outcome: Outcome) -> Iterator[Race]:
-    """The races of a bench, until it says that no more can run here."""
+    """Yield the races of a bench, until it says that no more can run here."""
     try:
         yield from importlib.import_module(f"bench.{name}").races(lab, quick)
     except Exception as error:
@@ -125,7 +125,7 @@ def plan(name: str, lab: Lab, quick: bool, outcome: Outcome) -> Iterator[Race]:
 
 
 def note(outcome: Outcome, what: str, error: Exception) -> None:
-    """A race, or a whole bench, that is not to be."""
+    """Note a race, or a whole bench, that cannot run or has failed."""
     if isinstance(error, Lacking):
         outcome.left_out.append(f"{what}: {error}")
     else:
@@ -135,7 +135,7 @@ def note(outcome: Outcome, what: str, error: Exception) -> None:
 
 
 def progress(title: str, what: str) -> None:
-    """Shown on a terminal; an empty line wipes it."""
+    """Show a line on a terminal; without a title, clear it."""
     if sys.stderr.isatty():
         room = shutil.get_terminal_size().columns - 1
         line = f"{title}, {what}"[:room] if title else ""
@@ -151,11 +151,11 @@ def parser() -> argparse.ArgumentParser:
     )
     add = result.add_argument
     add("bench", nargs="?", choices=BENCHES, metavar="BENCH", help="one of those below")
-    add("--rounds", type=int, metavar="N", help="of each race (5; all benches: 9)")
+    add("--rounds", type=int, metavar="N", help="rounds of a race (5; all benches: 9)")
     add("--quick", action="store_true", help="only check every byte, with little work")
     add("--only", default="", metavar="TEXT", help="races whose title contains it")
     add("--who", default="", metavar="REGEX", help="contenders whose names match it")
-    add("--beside", metavar="DIR", help="ours race that checkout, built there, too")
+    add("--beside", metavar="DIR", help="race ours against that checkout, too")
     add("--json", type=Path, metavar="FILE", help="write every round to a file")
     return result
 

@@ -55,7 +55,7 @@ def move_arrays(lab: Lab, protocol: str, work: Work, check: bool) -> Run:
 
 @functools.cache
 def arrays(pattern: str, size: int) -> Any:
-    """All that are sent; one a row."""
+    """All arrays that are sent, one a row."""
     import numpy as np
 
     return np.fromfile(pattern, "u1").reshape(-1, size)
@@ -102,7 +102,7 @@ async def measure(client: Client, job: Job) -> dict[str, Any]:
 
 
 async def move(client: Client, job: Job, count: int) -> int:
-    """Move so many arrays; return how many came out wrong."""
+    """Move ``count`` arrays; return how many came out wrong."""
     room = asyncio.Semaphore(UNDER_WAY)
     submit = partial(client.submit, pure=False)
 

@@ -64,7 +64,7 @@ def read(
 
 
 def film_of(lab: Lab, ffmpeg: str, size: tuple[int, int], work: Work) -> Path:
-    """The pictures again and again, as many as are read at most."""
+    """Make a film of the pictures over and over, as many as are read at most."""
     n = work.warm + work.messages
     path = lab.path / f"film-{size[0]}x{size[1]}-{n}.mkv"
     if path.exists():
@@ -84,14 +84,14 @@ def film_of(lab: Lab, ffmpeg: str, size: tuple[int, int], work: Work) -> Path:
 
 
 def pictures(path: str, size: int) -> Any:
-    """What was drawn, one a row."""
+    """The pictures that were drawn, one a row."""
     import numpy
 
     return numpy.fromfile(path, "u1").astype("i2").reshape(-1, size)
 
 
 def far(drawn: Any, number: int, frame: Any) -> float:
-    """How much a frame differs on average from what was drawn."""
+    """Return how much a frame differs on average from its picture."""
     import numpy
 
     picture = drawn[number % len(drawn)]
@@ -101,7 +101,7 @@ def far(drawn: Any, number: int, frame: Any) -> float:
 async def watch(job: Job) -> dict[str, Any]:
     """Take the frames of a film one by one, and compare them in the round that checks.
 
-    Our frames are asynchronous, those of the others are not.
+    Our frames come from an async iterator, the others' from a plain one.
     """
     frames, off = WAYS[job.way](job), 0.0
     is_ours = job.way == "Reader"
@@ -149,7 +149,7 @@ def imageio_ffmpeg(job: Job) -> Iterator[bytes]:
 
     os.environ["IMAGEIO_FFMPEG_EXE"] = job.ffmpeg
     frames: Iterator[bytes] = theirs.read_frames(job.film)
-    next(frames)  # what is known of the film
+    next(frames)  # the properties of the film
     return frames
 
 

@@ -1,6 +1,6 @@
 """NumPy frames to x264, which throws the film away.
 
-Every contender has the same frames encoded with the same arguments, in the way that its
+Every contender encodes the same frames with the same arguments, in the way that its
 package proposes.  In the round that checks, the film is kept: each of its frames must
 be the one that was drawn, as near as x264 gets.
 """
@@ -68,7 +68,7 @@ class Encoder(Feeder):
 
 
 def drawn(job: Job, *, flat: bool = False) -> Iterator[Iterator[Any]]:
-    """An array for each frame; first those of the warm-up."""
+    """Yield an array for each frame, those of the warm-up first."""
     import numpy
 
     width, height = job.picture

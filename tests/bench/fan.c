@@ -1,4 +1,4 @@
-/* fan.c - a frame to many sockets, in C: what the fan is compared with. */
+/* fan.c - a frame to many sockets, in C: what Broadcast is compared with. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static int push(target *to, const char *frame, size_t size) {
     return to->left == 0;
 }
 
-/* Waits for those that were full, and sends them the rest. */
+/* Waits for the sockets that were full, and sends them the rest. */
 static int push_rest(target *busy, struct pollfd *polled, int count, const char *frame,
                      size_t size) {
     while (count) {

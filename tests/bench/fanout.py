@@ -39,7 +39,7 @@ HANDSHAKE = (
 
 
 class Crowd(NamedTuple):
-    """Who is served, how, and how often."""
+    """The clients of a race: how many, over what, and how often they are served."""
 
     clients: int
     link: str = "TCP"  # or "UNIX"
@@ -136,8 +136,8 @@ class Publisher:
         send: Callable[[], Awaitable[object]],
         left: Callable[[Any], int] | None = None,
     ) -> None:
-        """``send`` returns when the next frame may follow; ``left`` returns how much of
-        a client's is not sent yet."""
+        """``send`` returns when the next frame may follow; ``left`` returns how much
+        is not yet sent to a client."""
         sink = await asyncio.create_subprocess_exec(
             *worker(view, **{**self.job.told, "address": address}),
             env=ENVIRONMENT,
@@ -207,7 +207,7 @@ async def websockets(job: Job) -> None:
 
     async def send() -> None:
         server.broadcast(publisher.clients, publisher.frame)
-        # It never waits by itself: so let one frame be queued, as with the others.
+        # It never waits by itself, so let one frame be queued, as with the others.
         for connection in publisher.clients:
             if connection.paused:
                 await connection.drain()
@@ -300,7 +300,7 @@ class Client:
         self.socket.setblocking(False)
 
     def read(self, memory: bytearray) -> bool:
-        """True if more must come."""
+        """Read once; return whether more must come."""
         # Without a pattern, the kernel itself discards the bytes.
         flags = 0 if self._pattern else socket.MSG_TRUNC
         n = self.socket.recv_into(memory, len(memory), flags)

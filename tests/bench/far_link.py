@@ -1,7 +1,7 @@
 """A link as others have it: slow, far away, or silent for a while.
 
 Two TUN devices in network namespaces, and a process that carries each packet from one
-to the other when its time has come, or loses it.  (The kernel's netem is not on every
+to the other when it is due, or loses it.  (The kernel's netem is not on every
 machine.)  What goes to the client is delayed, lost and squeezed, what comes back is
 not; in a silence nothing passes either way.
 """
@@ -31,12 +31,12 @@ class Shape(NamedTuple):
     delay: float = 0.0  # seconds, to the client
     loss: float = 0.0  # share of the packets to the client
     rate: float = 0.0  # bytes a second to the client; 0: no limit
-    buffer: float = 0.1  # seconds that packets may wait for that
+    buffer: float = 0.1  # seconds that packets may wait because of `rate`
     silence: str = ""  # "holds" packets back until its end, or "loses" them
 
 
 def back_at(now: float) -> float:
-    """When the silence ends, or ended, that began last before then (`time.time`)."""
+    """When the last silence that began before ``now`` ends or ended (`time.time`)."""
     return now - now % PERIOD + SILENCE
 
 
@@ -84,7 +84,7 @@ def carry(job: Job) -> None:
 
 @contextlib.contextmanager
 def carried(job: Job) -> Iterator[None]:
-    """A block with the process that does so, if the job has such a link."""
+    """A block in which a process carries them, if the job has such a link."""
     if not job.ends:
         yield
         return

@@ -2,8 +2,8 @@
  *
  *   feed TO SIZE WARM COUNT PATTERN [AT_ONCE]
  *
- * Sends messages of SIZE bytes, which are the file PATTERN over and over, to a ring (TO
- * is its path) or to an fd, AT_ONCE of them in each call.  Prints the CPU seconds that
+ * Sends messages of SIZE bytes, which are the file PATTERN over and over, to the ring
+ * with the path TO or to the fd TO, AT_ONCE of them in each call.  Prints the CPU seconds that
  * the last COUNT of them took.
  */
 #define _GNU_SOURCE

@@ -1,7 +1,7 @@
 """Contenders that feed sink.c, over a link or as the parent of it, and the reverse.
 
 The receiver's clock runs from the first byte after the warm-up to the last; the sender
-tells the CPU seconds that it used from there on.
+reports the CPU seconds that it used from there on.
 """
 
 import os
@@ -15,10 +15,10 @@ from bench.processes import Crew, Lab, worker
 from bench.race import Contender, Run, Work, WrongBytes
 
 Link = Callable[[], tuple[int, int]]
-# What it is told: the work, the fd of the link (-1: start the sink), the sink.
+# Its arguments: the work, the fd of the link (-1: start the sink), the sink.
 Sender = Callable[[Work, int, list[str]], list[str]]
 Source = Callable[[Crew, Work], int]
-# Told the work, and whether to check; the link is its stdin.
+# Its arguments: the work, and whether to check; the link is its stdin.
 Receiver = Callable[[Work, bool], list[str]]
 
 READ_SIZE = 1 << 20
@@ -27,7 +27,7 @@ RIVAL_LOOPS = (*LOOPS, *(f"{loop}+aiofastnet" for loop in LOOPS))
 
 
 def unix_link() -> tuple[int, int]:
-    """The sender's fd, and the sink's, for the caller to close."""
+    """Return the sender's fd and the sink's, for the caller to close."""
     a, b = socket.socketpair()
     return a.detach(), b.detach()
 
@@ -69,7 +69,7 @@ def in_loops(
     kind: str = "memoryview",
     **more: Any,
 ) -> list[Contender]:
-    """These in Python, in each of the loops, whose name goes into theirs."""
+    """Contenders in Python, in each of the loops, whose name goes into theirs."""
 
     def made(name: str, way: Callable[..., Any], loop: str) -> Contender:
         if receive:
@@ -103,8 +103,8 @@ def feed(
 ) -> Run:
     """Do the work once: start the sink, the source if there is one, and the sender.
 
-    The sink is sink.c, or the `receiver`; the CPU time that counts is that of the end
-    which is `measured`.
+    The sink is sink.c, or the `receiver`; the CPU time that counts is that of the
+    `measured` end.
     """
     sink = (receiver or partial(c_sink, lab, read_size, fill=False))(work, check)
     with Crew(lab) as crew:
@@ -125,7 +125,7 @@ def feed(
     got = told["sink"]
     if got["bytes"] != work.total or got["wrong"] >= 0:
         raise WrongBytes(
-            f"{name}: {got['bytes']:,} bytes came and not {work.total:,}, "
+            f"{name}: {got['bytes']:,} bytes came, not {work.total:,}, "
             f"the first wrong one is number {got['wrong']}"
         )
     other = {"sender": "sink", "sink": "sender"}[measured]

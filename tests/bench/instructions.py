@@ -2,10 +2,10 @@
 
 Neither other load nor the processor's clock changes a count, so a hot path that has
 grown is seen where no time can be measured.  What the kernel does is not counted.
-Strings hash alike in every run: Python 3.10 looks attributes up by their hashes, and
-every fifth seed makes 4,000 instructions of a message more.
+The seed of string hashes is fixed: Python 3.10 looks attributes up by their hashes, and
+with every fifth seed a message takes 4,000 instructions more.
 
-Two stretches are counted; their difference has no share of what happens once.  The
+Two stretches are counted: what happens only once is not in their difference.  The
 process itself is the other end of the socket, so every call is done at once.
 """
 
@@ -25,12 +25,12 @@ from bench.race import Lacking
 from bench.worker import Job
 
 HEADER = Path("/usr/include/valgrind/callgrind.h")
-SIZE, AT_ONCE = 1024, 32  # (that many are one batch, too)
+SIZE, AT_ONCE = 1024, 32  # (which is one batch, too)
 SHORT, LONG = 2, 12  # times AT_ONCE messages
 
 
 def counted(lab: Lab) -> dict[str, float]:
-    """Instructions a message, by the name of the call and the kind of buffer."""
+    """Return the instructions of a message by call and kind of buffer."""
     if shutil.which("valgrind") is None or not HEADER.exists():
         raise Lacking("valgrind: on Debian, apt install valgrind")
     command = ["env", "PYTHONHASHSEED=0", "valgrind", "-q"]

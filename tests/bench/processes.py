@@ -21,10 +21,10 @@ from bench.race import Lacking, Work
 HERE = Path(__file__).parent
 PATIENCE = 120.0  # seconds for one run, before it is killed
 COMPILER = os.environ.get("CC", "cc")
-# The workers run in a folder of their own, and find these packages all the same.
+# The workers run in a folder of their own, but find these packages.
 GIVEN = os.environ.get("PYTHONPATH", "").split(os.pathsep)
 PATHS = [str(HERE.parent), *(str(Path(one).resolve()) for one in GIVEN if one)]
-# Of these, any four are a float that can be averaged.
+# Any four of these bytes are a float that can be averaged.
 DIGITS = bytes(32 + byte % 32 for byte in range(256))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}
 
@@ -61,11 +61,11 @@ class Lab(contextlib.ExitStack):
         return str(path)
 
     def folder(self) -> Path:
-        """A new one, for what one run makes."""
+        """Make a new folder, for the files of one run."""
         return Path(tempfile.mkdtemp(dir=self.path))
 
     def reports(self, *commands: Sequence[str]) -> dict[str, Any]:
-        """Run these to their ends, and return what they report."""
+        """Run commands to their ends, and return what they report."""
         with Crew(self) as crew:
             for command in commands:
                 crew.start(command)
@@ -95,7 +95,7 @@ class Crew(contextlib.ExitStack):
             self._processes.append(subprocess.Popen(argv, **given))
 
     def finish(self) -> dict[str, Any]:
-        """The reports of all, by the word "who" in them, once they have ended.
+        """Return the reports of all, by their "who", once they have ended.
 
         Raises: ChildProcessError: one has failed; then the others are killed.
         """

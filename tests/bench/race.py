@@ -19,11 +19,11 @@ class Work:
     size: int  # bytes of a message
     messages: int
     warm: int
-    buffers: int  # that the sender sends one after the other, again and again
+    buffers: int  # that the sender sends in turn, over and over
 
     @property
     def total(self) -> int:
-        """All bytes, the warm-up included."""
+        """All bytes, including the warm-up."""
         return self.size * (self.warm + self.messages)
 
     @property
@@ -68,7 +68,7 @@ class Duel:
     among: Sequence[str] = ()  # until they have raced; then `rival` is the fastest
 
     def settled(self, runs: dict[str, list[Run]]) -> Duel:
-        """With the rival whose median is the best, even if that is by luck."""
+        """Return it with the rival of the best median, even if that is by luck."""
         if not (found := [name for name in self.among if name in runs]):
             return self
         seconds = {name: median(run.seconds for run in runs[name]) for name in found}
@@ -85,17 +85,17 @@ class Race:
     extra: bool = False  # not in the table: only run if its bench is named
 
     def in_table(self) -> Race:
-        """With those alone who are in the table."""
+        """Return the race with only the contenders of the table."""
         names = {name for one in self.duels for name in (one.ours, one.rival)}
         return self.among(names.union(*(one.among for one in self.duels)).__contains__)
 
     def among(self, is_wanted: Callable[[str], Any]) -> Race:
-        """With those alone whose names are wanted."""
+        """Return the race with only the contenders whose names are wanted."""
         found = [one for one in self.contenders if is_wanted(one.name)]
         return replace(self, contenders=found)
 
     def beside(self, other: Callable[[Contender], Contender]) -> Race:
-        """Each of ours that has a duel runs another build in turn, too."""
+        """Return the race with another build of each of ours that has a duel."""
         field, duels = [*self.contenders], [*self.duels]
         for one in self.contenders:
             if any(duel.ours == one.name for duel in self.duels):
@@ -139,7 +139,7 @@ def not_installed(name: str) -> str:
 def best_of(
     ours: str, rivals: Sequence[Contender], work: str, front: bool = False, **more: Any
 ) -> Duel:
-    """One of ours, in the loop that its name has, beside the fastest of all these."""
+    """One of ours, in the loop that its name has, beside the fastest of its rivals."""
     among = [one.name for one in rivals]
     if loop := re.search("asyncio|uvloop", ours):
         work = f"{work}, {loop[0]}"
@@ -149,7 +149,7 @@ def best_of(
 def duels(
     ours: str, rivals: dict[str, str], work: str, front: str = "", **more: Any
 ) -> list[Duel]:
-    """One of ours beside these: what the table calls each, by its name."""
+    """One of ours beside each rival; ``rivals`` has what the table calls them."""
     return [
         Duel(ours, rival, work, called, front=rival == front, **more)
         for rival, called in rivals.items()

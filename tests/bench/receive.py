@@ -1,6 +1,6 @@
 """Messages of a known size, received over UNIX, TCP and a pipe; feed.c sends them all.
 
-Everybody has whole messages in hand, one after the other; the CPU time is theirs.
+Each contender has whole messages in hand, one by one; the CPU time is its own.
 """
 
 import asyncio
@@ -163,7 +163,7 @@ class Filling(asyncio.BufferedProtocol):
             self._waiter = None
 
     async def message(self) -> memoryview:
-        """The next one; its memory may be used until the next call."""
+        """Return the next message, whose memory may be used until the next call."""
         if self._taken == self._filled:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter

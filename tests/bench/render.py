@@ -1,8 +1,8 @@
 """A rendered scene to x264, end to end.
 
 Every contender draws the same frames with OpenGL and gets them to x264 in its own way.
-When bytes are checked, FFmpeg tells the MD5 of what it got as rgb24, and the contender
-that of the scene.
+When bytes are checked, FFmpeg reports the MD5 of what it got as rgb24, and the
+contender that of the scene.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
 
 
 def need_opengl() -> None:
-    """Tried in a process of its own, since drivers leave threads.
+    """Try OpenGL in a process of its own, since drivers leave threads.
 
     Raises:
         Lacking: OpenGL cannot draw here.
@@ -91,12 +91,12 @@ class Scene:
         self._triangle.render(vertices=3)
 
     def phases(self) -> Iterator[Iterator[None]]:
-        """The frames of the warm-up, then those that count: each is drawn."""
+        """Draw each frame: those of the warm-up, then those that count."""
         for numbers in self._job.phases():
             yield map(self.draw, numbers)
 
     def told(self) -> dict[str, str]:
-        """When bytes are checked: the MD5 of all frames, the top row first."""
+        """Return the MD5 of all frames, the top row first, when bytes are checked."""
         if not self._job.check:
             return {}
         digest, row = hashlib.md5(usedforsecurity=False), self.size[0] * 3

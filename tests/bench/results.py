@@ -19,7 +19,7 @@ RIVALS = (
     *("uvloop", "turbopipe", "av", "imageio-ffmpeg", "websockets", "aiohttp"),
     *("distributed", "pyzmq", "aiofastnet", "aiortc"),
 )
-BUSY = 0.5  # of the cores: more load than that before the races makes figures worse
+BUSY = 0.5  # of the cores: with more load than that, figures get worse
 
 NO_DIFFERENCE = "no difference shown"
 HEADER = ("work", "against", "ratio", "range", "CPU", "our rate")
@@ -47,7 +47,7 @@ class Row:
 
     @property
     def cpu_ratios(self) -> list[float]:
-        """Without those rounds that used too little to tell."""
+        """The ratios of CPU, without rounds that used too little to compare."""
         used = [(self._cpu(a), self._cpu(b)) for a, b in self._pairs()]
         return [a / b for a, b in used if a and b]
 
@@ -84,13 +84,13 @@ class Row:
 
 
 def number(value: float) -> str:
-    """With two or three digits that count."""
+    """Return a number with two decimals, with fewer from 10 on."""
     decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:,.{decimals}f}"
 
 
 def in_text(header: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str:
-    """In columns, of which so many at the left are words."""
+    """Lay rows out in columns, the first ``words`` of them aligned to the left."""
     shown = [header, *_without_repeats(rows)]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     lines = (
@@ -110,7 +110,7 @@ def in_markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _without_repeats(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """What was done stands once, above all whom it was done against."""
+    """Name the work only in the first of the rows that are about it."""
     found: list[Sequence[str]] = []
     for _, group in itertools.groupby(rows, key=lambda row: row[0]):
         first, *others = group
@@ -155,7 +155,7 @@ class Outcome:
         return [Row(result, duel) for result in self.results for duel in result.duels]
 
     def remarks(self) -> list[str]:
-        """What is not in the table: of what, and why."""
+        """Say what is not in the table, and why."""
         said = [f"failed: {one}" for one in self.failed]
         return said + [f"left out: {one}" for one in dict.fromkeys(self.left_out)]
 
@@ -198,7 +198,7 @@ def from_json(text: str) -> Outcome:
 
 
 def machine() -> dict[str, Any]:
-    """What its figures depend on, to be asked before the races."""
+    """Return what figures depend on here; call it before the races."""
     installed = {one.metadata["Name"]: one.version for one in distributions()}
     versions = {name: installed.get(name) for name in ("aiozerocopy", *RIVALS)}
     return {
@@ -218,7 +218,7 @@ def _busy(machine: dict[str, Any]) -> str:
 
 
 def sentence(machine: dict[str, Any]) -> str:
-    """All of it but the hour."""
+    """Everything about the machine in a sentence, without the hour."""
     versions = ", ".join(f"{name} {text}" for name, text in machine["versions"].items())
     cpus = f"{machine['cpus']} CPUs ({machine['cpu']})"
     where = f"{cpus}, {machine['system']}, Python {machine['python']}"

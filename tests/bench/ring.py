@@ -75,7 +75,7 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
 
 
 def capacity(size: int) -> int:
-    """Of a ring: a power of two, of which four messages take a part."""
+    """The capacity of a ring: a power of two, with room for four messages."""
     return 1 << (max(LEAST_RING, 4 * (size + 256)) - 1).bit_length()
 
 
@@ -83,7 +83,7 @@ def capacity(size: int) -> int:
 
 
 def one_way(lab: Lab, *, means: bool) -> list[Contender]:
-    """Whole batches by an fd, and record by record by a ring at a path."""
+    """Whole batches through an fd, or record by record through a ring at a path."""
     path = str(lab.path / "ring")
 
     def produce(ring: str, work: Work, fd: int, sink: list[str]) -> list[str]:
@@ -94,7 +94,7 @@ def one_way(lab: Lab, *, means: bool) -> list[Contender]:
         fed(
             lab,
             name,
-            link,  # (that of a ring stays empty)
+            link,  # (unused by a ring)
             partial(produce, ring),
             receiver=partial(
                 python_sink, lab, consume, "asyncio", means=means, ring=ring
@@ -114,7 +114,7 @@ async def consume(job: Job) -> dict[str, Any]:
     came = 0
 
     def take(batch: Any) -> bool:
-        """Rows of floats, a message each; are more wanted?"""
+        """Take rows of floats, a message each; return whether more are wanted."""
         nonlocal came
         if job.means:
             batch.mean(axis=1)

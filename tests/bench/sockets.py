@@ -142,7 +142,7 @@ async def opened(job: Job) -> AsyncIterator[SendStream]:
 
 
 async def write_and_drain(job: Job) -> None:
-    """With a StreamWriter, to a socket or a child's stdin; or with our own."""
+    """Send with a StreamWriter, asyncio's or ours, to a socket or a child's stdin."""
     process, writer = None, None
     if job.fd < 0:
         process = await asyncio.create_subprocess_exec(

@@ -32,7 +32,7 @@ def lab() -> Iterator[Lab]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHES)
 def test_all_that_the_table_shows_runs(name: str, lab: Lab) -> None:
-    """Each contender once: in the first of the races that it is in."""
+    """Each contender once, in the first of its races."""
     tried: set[str] = set()
     try:
         races = [*importlib.import_module(f"bench.{name}").races(lab, True)]
@@ -49,7 +49,7 @@ def test_all_that_the_table_shows_runs(name: str, lab: Lab) -> None:
 
 
 def test_benches_make_the_rows_of_the_table(lab: Lab) -> None:
-    """With as many messages, so that a run can be compared with what is there."""
+    """And with as many messages, so that a run can be compared with the table."""
     made = set()
     for name in BENCHES:
         with contextlib.suppress(Lacking):
@@ -72,7 +72,7 @@ def contender_of(races: Iterator[Race], name: str, at: int = 0) -> tuple[Any, Wo
 
 
 def one_other_byte(pattern: Callable[..., str]) -> Callable[..., str]:
-    """As `Lab.pattern`, whose file has another byte every second time."""
+    """Return `Lab.pattern` with a file that has another byte at every second call."""
     calls = []
 
     def other(*args: Any) -> str:

@@ -24,7 +24,7 @@ MACHINE: dict[str, Any] = {
 
 
 def contender(name: str, *seconds: float, needs: tuple[str, ...] = ()) -> Contender:
-    """Takes so long in each of its rounds, after the one that checks."""
+    """A contender that takes these seconds in its rounds, after the one that checks."""
     left = iter((9.0, *seconds))
     return Contender(name, lambda work, check: Run(next(left), 0.5, 0.5), needs)
 
@@ -81,7 +81,7 @@ def test_tables_are_those_of_the_results(tmp_path: Path) -> None:
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> list[Race]:
-    """The races of the bench `fakes`, which is the only one."""
+    """Make `fakes` the only bench, with these races."""
     found = [two((1.0,) * 9, (2.0,) * 9)]
     module: Any = type(sys)("bench.fakes")
     module.races = lambda lab, quick: iter(found)
@@ -103,7 +103,7 @@ def test_all_benches_in_brief_and_their_json(
 def test_contenders_by_name_beside_another_build(
     fakes: list[Race], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The path is that of the one round only."""
+    """The path is changed for its own round only."""
     seen: list[tuple[str, str]] = []
 
     def at(name: str, work: Work, check: bool) -> Run:

@@ -1,7 +1,7 @@
 """asyncio's transports, ours and others': messages one way, and there and back.
 
-One way sink.c takes them.  There and back a plain socket asks, the same for all, and
-the contender answers with what it got; its CPU time is told.
+One way, sink.c takes them.  There and back, a plain socket asks, the same for all, and
+the contender answers with what it got; its CPU time is reported.
 """
 
 import asyncio
@@ -108,7 +108,7 @@ def ask(job: Job) -> dict[str, Any]:
 
 
 class Echo(Gate):
-    """It never waits: one message is on its way."""
+    """Echoes without waiting: one message is on its way at a time."""
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport

@@ -41,7 +41,7 @@ def ffmpeg_here() -> tuple[str, str]:
 
 
 def small_if(quick: bool, size: tuple[int, int]) -> tuple[int, int]:
-    """For a quick look, frames are small."""
+    """Return the size of a frame, which is small for a quick look."""
     return (size[0] // 12, size[1] // 12) if quick else size
 
 
@@ -57,7 +57,7 @@ def frames_work(size: tuple[int, int], frames: int, buffers: int, quick: bool) -
 
 
 def waves(lab: Lab, size: tuple[int, int], n: int) -> Path:
-    """A file of so many RGB frames: waves of colour that move."""
+    """Make a file of RGB frames: waves of colour that move."""
     import numpy
 
     width, height = size
@@ -79,11 +79,11 @@ def waves(lab: Lab, size: tuple[int, int], n: int) -> Path:
 
 @dataclass(frozen=True)
 class Feeder:
-    """A sender process that starts FFmpeg and feeds it; some benches have a kind of it.
+    """A sender process that starts FFmpeg and feeds it; some benches extend it.
 
     `how` has FFmpeg's path, the size of a frame, and the way: a function for a worker,
-    or the name of a program in C.  It may have FFmpeg's output arguments, and what is
-    added to its environment; all of it is told to the worker.
+    or the name of a program in C.  It may have FFmpeg's output arguments and additions
+    to its environment; all of it is passed to the worker.
     """
 
     lab: Lab
@@ -96,7 +96,7 @@ class Feeder:
         return [*pixels, "-f", "hash", "-hash", "md5", str(checked)]
 
     def compare(self, work: Work, checked: Path, md5: str) -> None:
-        """Raises: WrongBytes: FFmpeg has got others than the sender says it sent."""
+        """Raises: WrongBytes: FFmpeg has got other bytes than the sender reports."""
         if checked.read_text().strip().lower() != f"md5={md5}":
             raise WrongBytes(f"{self.name}: FFmpeg has got other bytes")
 
@@ -147,7 +147,7 @@ class Feeder:
 def contenders(
     lab: Lab, given: Given, kind: type[Feeder] = Feeder, **common: Any
 ) -> list[Contender]:
-    """One of each; what it needs is the modules of its `needs`, and its loop."""
+    """Make a contender of each, which needs the modules in `needs`, and its loop."""
     made = []
     for name, options in given.items():
         how = {"environment": {}, **common, **options}
@@ -180,6 +180,6 @@ def expect_success(code: int) -> None:
 
 
 def tell_frames(job: Job, n: int) -> None:
-    """As FFmpeg does, which has ended."""
+    """Write the number of frames where FFmpeg would, which has ended."""
     job.end()
     Path(job.progress).write_text(f"frame={n}\n")

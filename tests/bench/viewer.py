@@ -1,13 +1,13 @@
-"""How old a picture is when a browser has painted it, or when it has come to a viewer.
+"""How old a picture is when a browser has painted it, or when a viewer has it.
 
 Each contender serves 30 pictures a second from a process of its own.  In the races to
 paint, one script reads which picture headless Chromium shows, each time that the
-display takes the page (60 times a second): so an age includes the wait for the display.
+display takes the page (60 times a second), so an age includes the wait for the display.
 Our page's own figures do not include it: the page counts a picture as soon as it has
 painted it.  The other races have viewers in Python, and links of all kinds.
 
-CPU is that of the contender's process, which makes the pictures too, and of what it has
-started to encode them; the other end is the browser, or the viewers.
+CPU is that of the contender's process, which also makes the pictures, and of what it
+has started to encode them; the other end is the browser, or the viewers.
 """
 
 from __future__ import annotations

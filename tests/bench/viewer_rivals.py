@@ -1,6 +1,6 @@
 """Other ways to show pictures in a browser, each as its own examples have it.
 
-multipart JPEG   each picture is a JPEG, in one endless answer to an <img>
+multipart JPEG   each picture a JPEG, in one endless answer to an <img>
 WebRTC           aiortc, with its defaults: VP8 with 0.5 to 1.5 Mbit/s
 fragmented MP4   FFmpeg's, over a WebSocket, for Media Source Extensions
 
@@ -21,7 +21,7 @@ from bench.watching import FPS, Source, paint, start
 from bench.worker import Job
 
 IMAGE = "<img src=pictures>"
-# It follows the picture before: Chromium shows that when the next one has begun.
+# It follows the picture before: Chromium shows a picture when the next one begins.
 HEAD = b"\r\n--frame\r\nContent-Type: image/jpeg\r\n\r\n"
 PEER = """<video autoplay muted></video><script type=module>
     const peer = new RTCPeerConnection();
@@ -57,14 +57,14 @@ MEDIA = """<video autoplay muted></video><script type=module>
 
 
 def bitrate(width: int, height: int) -> int:
-    """That of our H.264, in bits a second."""
+    """The bitrate of our H.264 for this size, in bits a second."""
     return round(8e6 * math.sqrt(width * height / (1920 * 1080)))
 
 
 async def shown(
     page: str, answer: Any, source: Source, publish: Callable[[], Awaitable[None]]
 ) -> dict[str, Any]:
-    """Serve a page, and what it asks for, while the browser paints it."""
+    """Serve a page and its pictures while the browser paints them."""
     from aiohttp import web
 
     async def index(request: web.Request) -> web.Response:

@@ -5,7 +5,7 @@
  * Starts the command with a pipe of 1 MiB as its stdin and lends it frames of SIZE
  * bytes, which are the BUFFERS frames of the file PATTERN over and over.  It never asks
  * whether a frame was read before it lends the same memory again, and never changes
- * one.  Prints what the last COUNT frames took, until the command had ended.
+ * a frame.  Prints what the last COUNT frames took, until the command had ended.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -36,7 +36,7 @@ static char *spread(const char *data, size_t size, int buffers, size_t stride) {
 static int start(char **command) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC)) return -1;
-    fcntl(ends[1], F_SETPIPE_SZ, PIPE); /* or as it is */
+    fcntl(ends[1], F_SETPIPE_SZ, PIPE); /* or its own size */
     if (fork() == 0) {
         dup2(ends[0], 0);
         execvp(command[0], command);

@@ -1,8 +1,8 @@
 """A source of pictures, and those who watch it: how old is what they see?
 
 The source's process notes when it published each picture, and starts processes that
-watch.  Those note by the same clock when each picture was painted in a browser, or came
-to a viewer in Python, and tell it when their stdin ends.  Each picture has its number
+watch.  These note by the same clock when each picture was painted in a browser, or came
+to a viewer in Python, and report it when their stdin ends.  Each picture has its number
 in it, as black and white blocks that survive every codec: so one script sees what any
 page has painted, whichever way it came.
 """
@@ -27,7 +27,7 @@ from bench.worker import Job
 FPS, BITS, GRAIN = 30, 16, 8
 SETTLING, TRAILING = 2.0, 0.5  # seconds before and after the pictures that count
 ACKNOWLEDGE = 0.04  # seconds between a viewer's acknowledgements, as of the page
-OFF_BEAT = 1.01  # so that the display takes pictures early and late, in every run
+OFF_BEAT = 1.01  # so that in every run the display takes pictures early and late
 NEW, LATEST = 150.0, 2000.0  # ms: a new picture's age, and when it must have come
 
 # Notes each number that the page shows, when the display takes the page.
@@ -83,7 +83,7 @@ class Source:
         ]
 
     def draw(self, picture: Any = None) -> Any:
-        """Draw the next one, there or anew.  It counts as published from then on."""
+        """Draw the next picture, there or anew; it counts as published from now on."""
         number = len(self.published)
         plain = self._pictures[number % len(self._pictures)]
         if picture is None:
@@ -106,14 +106,14 @@ class Source:
     async def watched(
         self, publish: Callable[[], Awaitable[object]], **watchers: Awaitable[Any]
     ) -> dict[str, Any]:
-        """Publish until those have watched whom these start; return what they saw."""
+        """Publish while the processes that these start watch; return what they saw."""
         from links import cut_short
 
         async with cut_short(self._publish, publish):
             started = {name: await start for name, start in watchers.items()}
             for one in started.values():
                 if not await one.stdout.readline():
-                    raise ChildProcessError("a process that watches saw no picture")
+                    raise ChildProcessError("a watching process saw no picture")
             await asyncio.sleep(SETTLING)
             theirs = {one.pid for one in started.values()}
             begin, first = costs(theirs), len(self.published)
@@ -134,7 +134,7 @@ class Source:
         published, ages = self.published, []
         for number, when in told["seen"]:
             if number >= len(published) or when < published[number]:
-                raise WrongBytes(f"picture {number} was seen, and not yet published")
+                raise WrongBytes(f"picture {number} was seen before it was published")
             if number in numbers:
                 ages.append((when, when - published[number]))
         if not ages:
@@ -174,7 +174,7 @@ def cpu_of(pid: int) -> float:
 
 
 def costs(theirs: set[int]) -> tuple[float, float]:
-    """CPU seconds of our children that are not of those, and of those."""
+    """CPU seconds of our other children, and of those with these pids."""
     ours = {*children(os.getpid())} - theirs
     return sum(map(cpu_of, ours)), sum(map(cpu_of, theirs))
 
@@ -218,7 +218,7 @@ def paint(job: Job) -> dict[str, Any]:
 
 
 async def view(job: Job) -> dict[str, Any]:
-    """So many viewers; and newcomers, one after the other, if there are to be any."""
+    """Watch with so many viewers; newcomers, if any are wanted, come one by one."""
     import anyio
     from links import cut_short
 

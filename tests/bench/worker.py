@@ -24,7 +24,7 @@ DEFAULTS = {
     "loop": "asyncio",
     "fd": -1,  # a link's end; without a link the sink is started as a child
     "kind": "memoryview",  # of the buffers, or "bytes"
-    "is_ours": False,  # the transport
+    "is_ours": False,  # whether the transport is
     "check": False,  # every byte that is received
     "wrong": -1,  # the first one found
 }
@@ -80,12 +80,12 @@ class Job(SimpleNamespace):
         return self.in_turn(pieces if are_bytes else changeable(pieces), 1)
 
     def batches(self) -> Iterator[list[memoryview]]:
-        """The same in batches of all buffers."""
+        """The messages in batches of all buffers."""
         buffers = changeable(self.pieces)
         return self.in_turn([buffers], len(buffers))
 
     def in_turn(self, things: list[Any], size: int) -> Iterator[Any]:
-        """As many as make the messages, each of which has so many."""
+        """Yield things in turn, of ``size`` messages each, until all are done."""
 
         def phases() -> Iterator[Iterator[Any]]:
             yield itertools.islice(itertools.cycle(things), self.warm // size)
@@ -102,14 +102,14 @@ class Job(SimpleNamespace):
         self.end()
 
     def numbers(self) -> Iterator[int]:
-        """The same, where nothing is to be done between the two."""
+        """The numbers of both, where nothing is to be done between the two."""
         return itertools.chain.from_iterable(self.phases())
 
     # -- what is received
 
     def memory(self) -> list[memoryview]:
-        """Where messages go in turn: not one buffer for each piece, or old bytes in it
-        could be taken for new ones.
+        """Where messages go in turn: one buffer fewer than pieces, or old bytes could
+        be taken for new ones.
         """
         return [memoryview(bytearray(self.size)) for _ in range(self.buffers - 1)]
 
@@ -122,11 +122,11 @@ class Job(SimpleNamespace):
                 self.wrong = number * self.size
 
     def received(self) -> dict[str, Any]:
-        """For a report, when all messages have come."""
+        """Return the part of the report about all messages received."""
         return {"who": "sink", "bytes": self.total, "wrong": self.wrong}
 
     def socket(self) -> socket.socket:
-        """The one with the number `fd`."""
+        """The socket with the number `fd`."""
         sock = socket.socket(fileno=self.fd)
         sock.setblocking(False)
         return sock
