@@ -143,5 +143,5 @@ def test_viewers_see_the_pictures(what: str, lab: Lab) -> None:
 def test_picture_that_was_not_yet_published_is_found(number: int, when: float) -> None:
     source: Any = SimpleNamespace(published=[1000.0, 1033.0])
     told = {"seen": [[0, 1010.0], [number, when]], "viewers": 1}
-    with pytest.raises(WrongBytes, match="not yet published"):
+    with pytest.raises(WrongBytes, match="seen before it was published"):
         Source._found(source, told, range(2))
