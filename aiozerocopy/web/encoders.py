@@ -51,6 +51,7 @@ _TAG_HEADER = 11
 _TAG_END = 4
 _VIDEO = 9
 _AVC_PREFIX = 5  # frame type and codec, packet type, composition time
+_NEVER = "1000000"  # frames from one key frame to the next that nobody asked for
 _GLOBAL_HEADER = 1 << 22  # libavcodec's flag: the configuration is apart
 
 
@@ -69,7 +70,7 @@ class Codec:
 def _x264_options(bitrate: int) -> dict[str, str]:
     """A buffer of 0.1 s limits a key frame to three or four other frames."""
     return {
-        **{"preset": "ultrafast", "tune": "zerolatency"},
+        **{"preset": "ultrafast", "tune": "zerolatency", "g": _NEVER},
         **{"b": str(bitrate), "maxrate": str(bitrate), "bufsize": str(bitrate // 10)},
     }
 
@@ -81,10 +82,9 @@ def _x264_in_process(bitrate: int) -> dict[str, str]:
 
 def _svt_options(bitrate: int) -> dict[str, str]:
     """As for calls: no frame waits for others, and each 0.1 s keeps to its bits."""
-    never = "1000000"  # a key frame by itself
     buffer = "buf-sz=100:buf-initial-sz=60:buf-optimal-sz=60"
     return {
-        **{"preset": "11", "b": str(bitrate), "g": never},
+        **{"preset": "11", "b": str(bitrate), "g": _NEVER},
         **{"svtav1-params": f"rtc=1:pred-struct=1:rc=2:lp=2:{buffer}"},
     }
 

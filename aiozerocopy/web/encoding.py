@@ -1,10 +1,10 @@
 """One encoder at work: it makes `Packet` of the frames that a hub's client is sent.
 
 Key frames are made on demand, for a new viewer and for one that has missed frames, as
-each is several times as long as another frame; libx264 adds one after 250 others.
-A restart instead would cost every viewer 0.1 seconds of frames; short groups, or
-refreshing in stripes, would cost bits all the time.  If no new frame comes, the newest
-one is encoded again: a still picture has new viewers, too.
+each is several times as long as another frame; no others are made.  A restart instead
+would cost every viewer 0.1 seconds of frames; short groups, or refreshing in stripes,
+would cost bits all the time.  If no new frame comes, the newest one is encoded again: a
+still picture has new viewers, too.
 """
 
 from __future__ import annotations

@@ -110,6 +110,13 @@ async def test_key_frames_come_when_they_are_asked_for(encoders: Any) -> None:
     assert [each.number for each in made if each.is_key] == [-1, 0, 10, 11, 25]
 
 
+async def test_no_other_key_frames_are_made(encoders: Any) -> None:
+    picture = pixels.PictureFormat(64, 64, pixels.FORMATS["yuv420p"])
+    planes = [np.full((96, 64), n % 200, np.uint8) for n in range(600)]
+    made = await encoded(encoders, Task(picture, 2_000_000), planes)
+    assert [each.number for each in made if each.is_key] == [-1, 0]
+
+
 async def test_half_the_size_is_the_same_picture(encoders: Any) -> None:
     frame = decoded(await encoded(encoders, task(is_half=True), [scene(0)]))[0]
     assert (frame.width, frame.height) == (SIZE // 2, SIZE // 2)
