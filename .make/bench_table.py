@@ -1,8 +1,8 @@
 """Usage: bench_table.py RESULTS.json ROOT
 
 Puts the results of `make bench BENCH_ARGS="--json RESULTS.json"` into the README and
-the page on benchmarks, between two comments, and copies the file beside that page.  No
-figure there is typed by hand: tests/bench/test_harness.py compares them.
+the page on benchmarks, between two comments, and copies the file beside that page, with
+a plot.  No figure there is typed by hand: tests/bench/test_harness.py compares them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from bench import results
+from bench import plot, results
 
 PAGES = Path("docs", "pages")
 FROM, UNTIL = "<!-- from benchmarks.json -->\n", "<!-- until here -->"
@@ -29,6 +29,8 @@ def main(path: Path, root: Path) -> None:
     fill(root / "README.md", f"{sentence}\n\n{outcome.front()}\n")
     fill(root / PAGES / "benchmarks.md", f"\n{outcome.markdown()}\n")
     (root / PAGES / "benchmarks.json").write_text(text, encoding="utf-8")
+    drawn = plot.plot(outcome.rows)
+    (root / PAGES / "benchmarks.svg").write_text(drawn, encoding="utf-8")
 
 
 def fill(page: Path, block: str) -> None:
