@@ -15,6 +15,7 @@ TOP, LINE = 34, 17
 LEAST, MOST = 0.25, 16.0
 
 STYLE = """
+  svg { background: #fff; }
   text { font: 12px system-ui, sans-serif; fill: #222; }
   .rival, .axis { fill: #666; }
   line { stroke: #ddd; }
@@ -23,6 +24,7 @@ STYLE = """
   .slower { fill: #c2482e; }
   .same { fill: #8a8a8a; }
   @media (prefers-color-scheme: dark) {
+    svg { background: #1e2129; }
     text { fill: #e0e0e0; }
     .rival, .axis { fill: #a0a0a0; }
     line { stroke: #444; }
