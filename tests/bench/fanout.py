@@ -104,7 +104,7 @@ def fan(
     expected = (work.size + PREFIX[framing]) * (work.warm + work.messages)
     if sink["bytes"] != expected or sink["wrong"]:
         raise WrongBytes(
-            f"{name}: {sink['bytes']:,} bytes came and not {expected:,}; "
+            f"{name}: {sink['bytes']:,} bytes came, not {expected:,}; "
             f"{sink['wrong']} clients got wrong ones"
         )
     more = {"ms old (99 of 100)": sink["late"] * 1e3}

@@ -223,6 +223,8 @@ def short_naps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "KEY_SECONDS", 0.0)
     if importlib.util.find_spec("aiohttp"):
         monkeypatch.setattr("aiozerocopy.web.on_aiohttp.LOOK_SECONDS", 0.01)
+        # (guests answer no pings, so on a busy machine they would be sent away)
+        monkeypatch.setattr("aiozerocopy.web.on_aiohttp.PING_SECONDS", 1000.0)
 
 
 @pytest.fixture
