@@ -27,7 +27,7 @@ HOURS ?= 0.1
 # Debian packages, installed if possible: a headless OpenGL for the demo, and the programs
 # that some tests use.
 DEMO_PACKAGES ?= libegl1 libgl1 libgl1-mesa-dri libgles2
-TEST_PACKAGES ?= $(DEMO_PACKAGES) caddy chromium ffmpeg iproute2 nginx postgresql redis-server strace xvfb
+TEST_PACKAGES ?= $(DEMO_PACKAGES) caddy chromium ffmpeg iproute2 musl-tools nginx postgresql redis-server strace xvfb
 
 override VENV := $(abspath $(VENV))
 BIN := $(VENV)/bin

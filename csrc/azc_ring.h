@@ -384,12 +384,14 @@ static inline int azc_ring_await_record(azc_ring *ring) {
 
 /* ---- waiting, for a program that may block -------------------------------- */
 
-/* Empties our doorbell, if it rings.  Look again after it, and only then sleep. */
+/* Empties our doorbell, if it rings.  Look again after it, and only then sleep.  (By
+ * number: musl has no preadv2 and no RWF_NOWAIT before 1.2.5.) */
 static inline void azc_ring_clear(azc_ring *ring) {
+    const int nowait = 8; /* RWF_NOWAIT */
     uint64_t count;
     struct iovec into = {&count, sizeof count};
     ssize_t n;
-    do n = preadv2(ring->bell, &into, 1, -1, RWF_NOWAIT);
+    do n = syscall(SYS_preadv2, ring->bell, &into, 1L, -1L, -1L, nowait);
     while (n < 0 && errno == EINTR);
     if (n >= 0 || errno == EAGAIN) return;
     while (azc_ring__is_ready(ring->bell, POLLIN) &&

@@ -35,6 +35,9 @@
 #ifndef SIOCOUTQ
 #define SIOCOUTQ FIONREAD /* unused: such systems lend nothing to a socket */
 #endif
+#ifndef RWF_NOWAIT
+#define RWF_NOWAIT 8
+#endif
 #ifndef RWF_NOSIGNAL
 #define RWF_NOSIGNAL 0x100 /* Linux 6.18 */
 #endif
@@ -71,11 +74,20 @@ static void consume_sigpipe(const sigset_t *only) {
 
 enum { BY_VMSPLICE = -1 }; /* in the place of flags */
 
+#ifndef AZC_PORTABLE
+/* preadv2 or pwritev2, at the fd's own position.  musl has no such functions before 1.2.5,
+ * and a wheel for musl also runs on those. */
+static ssize_t with_flags(long call, int fd, const struct iovec *vec, int count,
+                          int flags) {
+    return syscall(call, fd, vec, (long)count, -1L, -1L, flags);
+}
+#endif
+
 static ssize_t plain_write(int fd, const struct iovec *vec, int count, int flags) {
 #ifndef AZC_PORTABLE
     if (flags == BY_VMSPLICE)
         return RESULT(vmsplice(fd, vec, (size_t)count, SPLICE_F_NONBLOCK));
-    if (flags) return RESULT(pwritev2(fd, vec, count, -1, flags));
+    if (flags) return RESULT(with_flags(SYS_pwritev2, fd, vec, count, flags));
 #endif
     (void)flags;
     return RESULT(writev(fd, vec, count));
@@ -267,7 +279,8 @@ static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count, int ho
 }
 
 static ssize_t sys_read(int fd, const struct iovec *vec, int count, int how) {
-    if (how & SYS_NOWAIT) return RESULT(preadv2(fd, vec, count, -1, RWF_NOWAIT));
+    if (how & SYS_NOWAIT)
+        return RESULT(with_flags(SYS_preadv2, fd, vec, count, RWF_NOWAIT));
     return RESULT(readv(fd, vec, count));
 }
 

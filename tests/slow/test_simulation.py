@@ -266,6 +266,31 @@ def test_relays(race: Callable[..., Path], flags: tuple[str, ...], seed: int) ->
     passes([*prefix, program, "--rounds", "50", "--seed", seed])
 
 
+# Wheels are made for these, too.  (musl-gcc does not look for the kernel's headers.)
+KERNEL_HEADERS = ("/usr/include", f"/usr/include/{platform.machine()}-linux-gnu")
+ELSEWHERE = {
+    "musl-gcc": ([f"-idirafter{folder}" for folder in KERNEL_HEADERS], []),
+    "aarch64-linux-gnu-gcc": ([], ["qemu-aarch64-static"]),
+}
+
+
+@pytest.mark.parametrize("compiler", ELSEWHERE)
+def test_race_elsewhere(folder: Path, compiler: str) -> None:
+    """Another C library, another processor; without a warning."""
+    flags, emulator = ELSEWHERE[compiler]
+    needed = [compiler, *emulator]
+    if missing := [name for name in needed if not shutil.which(name)]:
+        pytest.skip(f"needs {missing[0]}")
+    target = folder / f"race-{compiler}"
+    command = [compiler, "-static", "-std=c11", "-D_GNU_SOURCE=1", "-O2", "-pthread"]
+    command += ["-Wall", "-Wextra", "-Werror", f"-I{CSRC}", f"-I{SIM}", *flags]
+    sources = [*(CSRC / f"{name}.c" for name in REAL), SIM / "race.c"]
+    sources += [CSRC / "colour" / f"{name}.c" for name in ("yuv", "rows_plain")]
+    sources += [CSRC / "colour" / f"rows_{name}.c" for name in ("avx2", "neon")]
+    subprocess.run([*command, *sources, "-o", target], check=True)
+    passes([*emulator, target, "--operations", "5000"])
+
+
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="needs valgrind")
 def test_valgrind(race: Callable[..., Path]) -> None:
     """valgrind notices reads of unset memory, which the sanitizers do not."""
