@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sysconfig
 from pathlib import Path
@@ -78,6 +79,28 @@ class SourceArchive(sdist):
         super().make_distribution()
 
 
+def links_for_an_index(text: str, project: str) -> str:
+    """Return a text whose links also work apart from the repository.
+
+    They lead to this version in the repository, if the project says where that is.
+    Otherwise the words remain, without links and pictures.
+    """
+    address = re.search(r'^Repository = "(.*)"$', project, re.MULTILINE)
+    version = re.search(r'^version = "(.*)"$', project, re.MULTILINE)
+    link = re.compile(r"(!?)\[([^]]*)\]\((?!https?:|#)([^)]*)\)")
+
+    def absolute(found: re.Match[str]) -> str:
+        picture, words, path = found.groups()
+        if not address or not version:
+            return "" if picture else words
+        kind = "raw" if picture else "blob"
+        return f"{picture}[{words}]({address[1]}/{kind}/v{version[1]}/{path})"
+
+    return link.sub(absolute, text)
+
+
+HERE = Path(__file__).parent
+
 # One wheel serves all Pythons from 3.10 on, except free-threaded ones, which have no
 # limited API (cffi turns it off for its own code).
 options: dict[str, Any] = {}
@@ -85,6 +108,11 @@ if not sysconfig.get_config_var("Py_GIL_DISABLED"):
     options["bdist_wheel"] = {"py_limited_api": "cp310"}
 
 setup(
+    long_description=links_for_an_index(
+        (HERE / "README.md").read_text(encoding="utf-8"),
+        (HERE / "pyproject.toml").read_text(encoding="utf-8"),
+    ),
+    long_description_content_type="text/markdown",
     cffi_modules=["csrc/build_azc.py:ffibuilder"],
     cmdclass={"build_ext": BuildExt, "sdist": SourceArchive},
     options=options,

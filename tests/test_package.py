@@ -116,6 +116,25 @@ def test_wheel_holds_the_package_for_all_pythons(
 
 @pytest.mark.slow
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize("address", ["", "https://example.org/azc"])
+def test_links_work_on_the_page_of_an_index(
+    address: str, tree: Path, tmp_path: Path
+) -> None:
+    """There, the README is apart from the files to which its links lead."""
+    copy = shutil.copytree(tree, tmp_path / "tree")
+    with (copy / "pyproject.toml").open("a") as file:
+        file.write(f'[project.urls]\nRepository = "{address}"\n' if address else "")
+    done = call_backend(copy, "prepare_metadata_for_build_wheel", tmp_path)
+    assert done.returncode == 0, done.stderr
+    (built,) = tmp_path.glob("*.dist-info/METADATA")
+    links = set(re.findall(r"\]\((.*?)\)", built.read_text()))
+    assert all(link.startswith("https://") for link in links)
+    guide = f"{address}/blob/v{metadata.version("aiozerocopy")}/docs/pages/index.md"
+    assert (guide in links) == bool(address)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("compiler", ["/nonexistent", "no-such-compiler -O2"])
 def test_build_without_a_compiler_says_what_to_install(
     compiler: str, tree: Path, tmp_path: Path
