@@ -132,7 +132,7 @@ def test_program(program: Program, tmp_path: Path) -> None:
 
 def not_installed_by_readme() -> list[str]:
     """Return packages of extras that README's first command does not install."""
-    asked = re.search(r"^pip install 'aiozerocopy\[(.*)\]'$", README.read_text(), re.M)
+    asked = re.search(r"^pip install '\.\[(.*)\]'$", README.read_text(), re.MULTILINE)
     assert asked is not None
     installed = {
         line for extra in asked[1].split(",") for line in extras.requirements(extra)

@@ -129,7 +129,8 @@ def test_links_work_on_the_page_of_an_index(
     (built,) = tmp_path.glob("*.dist-info/METADATA")
     links = set(re.findall(r"\]\((.*?)\)", built.read_text()))
     assert all(link.startswith("https://") for link in links)
-    guide = f"{address}/blob/v{metadata.version("aiozerocopy")}/docs/pages/index.md"
+    version = metadata.version("aiozerocopy")
+    guide = f"{address}/blob/v{version}/docs/pages/index.md"
     assert (guide in links) == bool(address)
 
 
