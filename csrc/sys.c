@@ -76,10 +76,13 @@ enum { BY_VMSPLICE = -1 }; /* in the place of flags */
 
 #ifndef AZC_PORTABLE
 /* preadv2 or pwritev2, at the fd's own position.  musl has no such functions before 1.2.5,
- * and a wheel for musl also runs on those. */
+ * and a wheel for musl also runs on those.  As with glibc's, a kernel without the call
+ * supports no flags.  (Emulators and sandboxes may lack it.) */
 static ssize_t with_flags(long call, int fd, const struct iovec *vec, int count,
                           int flags) {
-    return syscall(call, fd, vec, (long)count, -1L, -1L, flags);
+    ssize_t n = syscall(call, fd, vec, (long)count, -1L, -1L, flags);
+    if (n < 0 && errno == ENOSYS) errno = EOPNOTSUPP;
+    return n;
 }
 #endif
 

@@ -80,6 +80,7 @@ INTERRUPTED = (
     "fault",
     [
         "pwritev2,preadv2:error=EOPNOTSUPP",  # an old kernel, a FIFO
+        "pwritev2,preadv2:error=ENOSYS",  # an emulator
         "process_vm_readv:error=EPERM",  # a sandbox
         "process_vm_readv:error=ENOSYS",
         f"{INTERRUPTED}:error=EINTR:when=2+2",
