@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?:\[(?P<extras>[^]]*)\])?")
 _EXTRA = re.compile(r"""(?:\s+and\s+|;\s*)?extra\s*==\s*["']([\w-]+)["']""")
+_BEFORE = re.compile(r"""\s*;\s*python_version\s*<\s*["']3\.(\d+)["']$""")
 _PROJECTS = {"PIL": "pillow", "zmq": "pyzmq"}  # modules with other names
 
 
@@ -78,6 +80,10 @@ def requirements(extra: str) -> list[str]:
         if extra not in _EXTRA.findall(line):
             continue
         requirement = _EXTRA.sub("", line).strip()
+        before = _BEFORE.search(requirement)
+        if before is not None and sys.version_info >= (3, int(before[1])):
+            continue
+        requirement = _BEFORE.sub("", requirement)
         match = _REQUIREMENT.match(requirement)
         if match is not None and match["name"] == "aiozerocopy":
             for part in (match["extras"] or "").split(","):

@@ -71,6 +71,18 @@ def test_what_is_installed_is_not_asked_for() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("version", "is_asked_for"), [((3, 14), True), ((3, 15), False)]
+)
+def test_a_package_for_older_pythons(
+    version: tuple[int, int], is_asked_for: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = 'old>=1; python_version < "3.15" and extra == "web"'
+    monkeypatch.setattr(metadata, "requires", lambda name: [line])
+    monkeypatch.setattr(sys, "version_info", (*version, 0, "final", 0))
+    assert extras.requirements("web") == ["old>=1"] * is_asked_for
+
+
 def test_a_clone_that_is_not_installed_asks_for_the_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
