@@ -1,5 +1,9 @@
-"""A headless Chromium, driven through the DevTools protocol over two pipes."""
+"""A headless Chromium, driven through the DevTools protocol over two pipes.
 
+`Browser` and `Page` know nothing of it: `firefox` drives another browser with them.
+"""
+
+import base64
 import contextlib
 import itertools
 import json
@@ -9,6 +13,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -61,58 +66,36 @@ class BrowserError(Exception):
     """An error from the browser, or no answer in time."""
 
 
-class Browser:
-    """A browser with one page.  All calls block."""
+class Browser(ABC):
+    """A browser with one page, which takes commands as JSON.  All calls block."""
 
-    def __init__(self, process: subprocess.Popen[bytes], to: int, back: int) -> None:
-        self._process = process
-        self._to, self._back = to, back
+    def __init__(self) -> None:
         self._ids = itertools.count(1)
-        self._data = b""
         self._events: list[dict[str, Any]] = []
-        self._session = ""
-        targets = self.call("Target.getTargets")["targetInfos"]
-        page = next(target for target in targets if target["type"] == "page")
-        self._session = self.call(
-            "Target.attachToTarget", targetId=page["targetId"], flatten=True
-        )["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
-            self.call(f"{domain}.enable")
 
     # -- the protocol -------------------------------------------------------------
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Send a command, and return its result."""
         number = next(self._ids)
-        command = {"id": number, "method": method, "params": params}
-        if self._session:
-            command["sessionId"] = self._session
-        rest = json.dumps(command).encode() + b"\0"
-        while rest:
-            rest = rest[os.write(self._to, rest) :]
+        self._send({"id": number, "method": method, "params": params})
         deadline = time.monotonic() + PATIENCE
         while True:
             answer = self._next(deadline)
             if answer.get("id") != number:
                 self._events.append(answer)
             elif "error" in answer:
-                raise BrowserError(f"{method}: {answer['error']}")
+                raise BrowserError(f"{method}: {answer}")
             else:
                 result: dict[str, Any] = answer["result"]
                 return result
 
+    @abstractmethod
+    def _send(self, command: dict[str, Any]) -> None: ...
+
+    @abstractmethod
     def _next(self, deadline: float) -> dict[str, Any]:
-        while b"\0" not in self._data:
-            seconds = max(0, deadline - time.monotonic())
-            if not select.select([self._back], [], [], seconds)[0]:
-                raise BrowserError("it does not answer")
-            piece = os.read(self._back, 1 << 20)
-            if not piece:
-                raise BrowserError("it is gone")
-            self._data += piece
-        message, _, self._data = self._data.partition(b"\0")
-        answer: dict[str, Any] = json.loads(message)
-        return answer
+        """Return the browser's next message."""
 
     def _wait_for(self, method: str) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -121,31 +104,17 @@ class Browser:
 
     # -- the page -----------------------------------------------------------------
 
+    @abstractmethod
     def open(self, url: str) -> None:
         """Go to this address, and return when it has loaded."""
-        self._events.clear()
-        answer = self.call("Page.navigate", url=url)
-        if "errorText" in answer:
-            raise BrowserError(f"{url}: {answer['errorText']}")
-        self._wait_for("Page.loadEventFired")
 
+    @abstractmethod
     def follow(self, expression: str) -> None:
         """Run an expression that leads to another page; return when that has loaded."""
-        self._events.clear()
-        self.evaluate(expression)
-        self._wait_for("Page.loadEventFired")
 
+    @abstractmethod
     def evaluate(self, expression: str) -> Any:
         """Return the value of an expression; a promise is awaited."""
-        answer = self.call(
-            "Runtime.evaluate",
-            expression=expression,
-            awaitPromise=True,
-            returnByValue=True,
-        )
-        if "exceptionDetails" in answer:
-            raise BrowserError(json.dumps(answer["exceptionDetails"], indent=1))
-        return answer["result"].get("value")
 
     def wait_until(self, condition: str) -> Any:
         """Return the value of an expression in the page as soon as it is true."""
@@ -162,8 +131,88 @@ class Browser:
             look();
         }})""")
 
+    @abstractmethod
     def complaints(self) -> list[str]:
         """Return the errors on the page's console since it was opened."""
+
+    @abstractmethod
+    def add_script(self, script: str) -> Any:
+        """Each page runs this script before its own, until `remove_script`."""
+
+    @abstractmethod
+    def remove_script(self, added: Any) -> None: ...
+
+    @abstractmethod
+    def press(self, key: str) -> None:
+        """Press the key of this name."""
+
+    @abstractmethod
+    def resize(self, width: int, height: int, scale: float, *, phone: bool) -> None:
+        """Set the size of the window, in CSS pixels."""
+
+    @abstractmethod
+    def screenshot(self) -> bytes:
+        """Return what is to be seen, as a PNG."""
+
+
+class Chromium(Browser):
+    def __init__(self, to: int, back: int) -> None:
+        super().__init__()
+        self._to, self._back = to, back
+        self._data = b""
+        self._session = ""
+        targets = self.call("Target.getTargets")["targetInfos"]
+        page = next(target for target in targets if target["type"] == "page")
+        self._session = self.call(
+            "Target.attachToTarget", targetId=page["targetId"], flatten=True
+        )["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+
+    def _send(self, command: dict[str, Any]) -> None:
+        if self._session:
+            command["sessionId"] = self._session
+        rest = json.dumps(command).encode() + b"\0"
+        while rest:
+            rest = rest[os.write(self._to, rest) :]
+
+    def _next(self, deadline: float) -> dict[str, Any]:
+        while b"\0" not in self._data:
+            seconds = max(0, deadline - time.monotonic())
+            if not select.select([self._back], [], [], seconds)[0]:
+                raise BrowserError("it does not answer")
+            piece = os.read(self._back, 1 << 20)
+            if not piece:
+                raise BrowserError("it is gone")
+            self._data += piece
+        message, _, self._data = self._data.partition(b"\0")
+        answer: dict[str, Any] = json.loads(message)
+        return answer
+
+    def open(self, url: str) -> None:
+        self._events.clear()
+        answer = self.call("Page.navigate", url=url)
+        if "errorText" in answer:
+            raise BrowserError(f"{url}: {answer['errorText']}")
+        self._wait_for("Page.loadEventFired")
+
+    def follow(self, expression: str) -> None:
+        self._events.clear()
+        self.evaluate(expression)
+        self._wait_for("Page.loadEventFired")
+
+    def evaluate(self, expression: str) -> Any:
+        answer = self.call(
+            "Runtime.evaluate",
+            expression=expression,
+            awaitPromise=True,
+            returnByValue=True,
+        )
+        if "exceptionDetails" in answer:
+            raise BrowserError(json.dumps(answer["exceptionDetails"], indent=1))
+        return answer["result"].get("value")
+
+    def complaints(self) -> list[str]:
         found = []
         for event in self._events:
             if event.get("method") == "Runtime.exceptionThrown":
@@ -174,13 +223,17 @@ class Browser:
                     found.append(entry["text"])
         return found
 
+    def add_script(self, script: str) -> Any:
+        return self.call("Page.addScriptToEvaluateOnNewDocument", source=script)
+
+    def remove_script(self, added: Any) -> None:
+        self.call("Page.removeScriptToEvaluateOnNewDocument", **added)
+
     def press(self, key: str) -> None:
-        """Press the key of this name."""
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
     def resize(self, width: int, height: int, scale: float, *, phone: bool) -> None:
-        """Set the size of the window, in CSS pixels."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -188,6 +241,9 @@ class Browser:
             deviceScaleFactor=scale,
             mobile=phone,
         )
+
+    def screenshot(self) -> bytes:
+        return base64.b64decode(self.call("Page.captureScreenshot")["data"])
 
 
 @contextlib.contextmanager
@@ -217,15 +273,15 @@ def running(drawing: Sequence[str] = NO_GPU) -> Iterator[Browser]:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        undo.callback(_end, process)
+        undo.callback(end, process)
         theirs.close()
-        browser = Browser(process, to, back)
+        browser = Chromium(to, back)
         yield browser
         with contextlib.suppress(BrowserError):
             browser.call("Browser.close")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[Any]) -> None:
     try:
         process.wait(timeout=3)
     except subprocess.TimeoutExpired:
@@ -254,13 +310,11 @@ class Page:
     @asynccontextmanager
     async def changed_by(self, script: str) -> AsyncIterator[None]:
         """In this block, each page runs this script before its own."""
-        call = self.browser.call
-        evaluate = "ScriptToEvaluateOnNewDocument"
-        added = await self.do(partial(call, f"Page.add{evaluate}", source=script))
+        added = await self.do(self.browser.add_script, script)
         try:
             yield
         finally:
-            await self.do(partial(call, f"Page.remove{evaluate}", **added))
+            await self.do(self.browser.remove_script, added)
 
     async def says(self, state: str) -> str:
         """Return the notice that the page shows once it is in this state."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ssl
 from functools import partial
+from io import BytesIO
 from typing import Any
 
 import browser as chromium
@@ -99,6 +100,20 @@ async def test_frames_on_the_screen_are_those_sent(
             await page.until(f"viewer.sequence > {first['sequence']}")
             assert (await look(page, taken))["number"] > first["number"]
             assert page.browser.complaints() == []
+
+
+@pytest.mark.slow
+async def test_the_screen_shows_the_canvas(page: Page) -> None:
+    image = pytest.importorskip("PIL.Image")
+    place = "(({x, y, width, height}) => [x + width / 2, y + height / 2])"
+    async with Broadcast() as hub, web.serve(hub, modes=["raw"]) as server:
+        async with publishing(hub):
+            await watch(page, server.url)
+            middle = await page.tell(
+                f"{place}(document.getElementById('picture').getBoundingClientRect())"
+            )
+            with image.open(BytesIO(await page.do(page.browser.screenshot))) as screen:
+                assert screen.convert("RGB").getpixel((*map(int, middle),)) == COLOR
 
 
 @pytest.mark.slow

@@ -91,6 +91,26 @@ def played(browser: chromium.Browser, path: Path) -> list[list[int]]:
     return [browser.evaluate(LOOK.format(second=second)) for second in seconds]
 
 
+async def shown(
+    page: chromium.Page, mode: str, query: str, size: tuple[int, int], pix_fmt: str
+) -> list[list[int]]:
+    """The colour on the viewer's canvas for each that was drawn."""
+    async with Broadcast() as hub, web.serve(hub, modes=[mode]) as server:
+        if server.modes != (mode,):
+            pytest.skip(f"{mode} needs a package or FFmpeg")
+        seen: list[list[int]] = []
+        for colour in DRAWN:
+            picture, first = drawn(colour, size, pix_fmt), hub.sequence
+            async with chromium.publishing(hub, picture, pix_fmt):
+                if not seen:
+                    await page.open(server.url + query)
+                # (what is in the encoder when the next one comes is of this one)
+                await page.until(f"viewer.sequence > {first}")
+                seen.append(await page.tell(LOOK_AT_VIEWER))
+        await page.open("about:blank")
+    return seen
+
+
 def off(seen: Sequence[Sequence[int]]) -> int:
     return int(np.abs(np.subtract(seen, DRAWN)).max())
 
@@ -179,20 +199,7 @@ async def test_the_viewer_shows_what_was_drawn(
 ) -> None:
     # (a busy machine is like a slow link, which gets a JPEG of lower quality)
     monkeypatch.setattr(jpeg, "lower", lambda quality: quality)
-    page = chromium.Page(browser)
-    async with Broadcast() as hub, web.serve(hub, modes=[mode]) as server:
-        if server.modes != (mode,):
-            pytest.skip(f"{mode} needs a package or FFmpeg")
-        seen: list[list[int]] = []
-        for colour in DRAWN:
-            picture, first = drawn(colour, size, pix_fmt), hub.sequence
-            async with chromium.publishing(hub, picture, pix_fmt):
-                if not seen:
-                    await page.open(f"{server.url}?painter={by}")
-                # (what the encoder still holds when the next one begins is of this one)
-                await page.until(f"viewer.sequence > {first}")
-                seen.append(await page.tell(LOOK_AT_VIEWER))
-        await page.open("about:blank")
+    seen = await shown(chromium.Page(browser), mode, f"?painter={by}", size, pix_fmt)
     assert off(seen) <= NEAR, seen
 
 

@@ -202,10 +202,13 @@ const BY_PROCESSOR = /SwiftShader|llvmpipe|softpipe|Basic Render/i;
 function hasFastGl() {
   const options = { failIfMajorPerformanceCaveat: true };
   const gl = document.createElement("canvas").getContext("webgl", options);
-  const names = gl?.getExtension("WEBGL_debug_renderer_info"); // (not every browser fails)
-  const drawer = names ? gl.getParameter(names.UNMASKED_RENDERER_WEBGL) : "";
-  gl?.getExtension("WEBGL_lose_context")?.loseContext();
-  return Boolean(gl) && !BY_PROCESSOR.test(drawer);
+  if (!gl) return false;
+  // (Firefox names it at once, and warns of the extension)
+  const isMasked = gl.getParameter(gl.RENDERER) === "WebKit WebGL";
+  const names = isMasked && gl.getExtension("WEBGL_debug_renderer_info");
+  const drawer = gl.getParameter(names ? names.UNMASKED_RENDERER_WEBGL : gl.RENDERER);
+  gl.getExtension("WEBGL_lose_context")?.loseContext();
+  return !BY_PROCESSOR.test(drawer);
 }
 
 // `?painter=webgl` and `?painter=2d` choose; without, the faster one is taken.
