@@ -1,7 +1,6 @@
 """The viewer in Firefox: the most important tests in Chromium, and what is its own.
 
-It turns H.264's BT.709 into RGB by the same coarse arithmetic as Chromium without a GPU,
-with and without one.
+It turns BT.709 of H.264 into RGB as coarsely as Chromium without a GPU, even with one.
 """
 
 from __future__ import annotations
