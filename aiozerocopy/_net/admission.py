@@ -171,10 +171,15 @@ class Crowd:
         self._waiting.add(guest)
         return guest
 
+    def has_seat(self, address: str) -> bool:
+        """Whether a guest of this address could be seated now."""
+        share = share_of(address)
+        is_over = share and len(self._seats.get(share, ())) >= self._share
+        return not is_over and self.seated < self.limit
+
     def seat(self, guest: Guest) -> bool:
         """Seat the guest; False if all seats are taken, or those of its address."""
-        is_over = guest.share and len(self._seats.get(guest.share, ())) >= self._share
-        if is_over or self.seated >= self.limit:
+        if not self.has_seat(guest.address):
             return False
         self._waiting.remove(guest)
         self._seats.add(guest)

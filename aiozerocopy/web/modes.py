@@ -97,11 +97,6 @@ class Modes:
     def viewers(self) -> int:
         return len(self._feeds)
 
-    @property
-    def is_full(self) -> bool:
-        """Would one more be refused?"""
-        return self.crowd.seated >= self.crowd.limit
-
     async def _admit(self, show: Route, exchange: Exchange, request: Request) -> None:
         if self._hub._closed:
             raise Refused(503, "the stream has ended")

@@ -128,7 +128,7 @@ class Site:
             "modes": self.modes.modes,
             "sequence": self._hub.sequence,
             "viewers": self.modes.viewers,
-            "full": self.modes.is_full,
+            "full": not self.modes.crowd.has_seat(request.peer),
             "now_us": time.time_ns() // 1000,
             "refused": self._guard.reason_against(origin, request),
         }

@@ -145,7 +145,7 @@ async def test_a_viewer_who_never_reads_is_let_go(
             await anyio.lowlevel.checkpoint()
         await until(lambda: not hub.clients)
         await others_wait()
-        assert (stuck.done, app._modes.is_full) == (False, True)
+        assert (stuck.done, app._modes.crowd.has_seat("")) == (False, False)
         said = len(stuck.said)
         if reads_on:
             stuck.read_on()
@@ -155,7 +155,7 @@ async def test_a_viewer_who_never_reads_is_let_go(
         last = {"http": "http.response.body", "websocket": "websocket.close"}
         assert stuck.kinds[said:] == ([last[kind["type"]]] if reads_on else [])
         assert all(it.get("code", 1001) == 1001 for it in stuck.said[said:])
-        assert not app._modes.is_full
+        assert app._modes.crowd.has_seat("")
 
 
 async def test_a_long_frame_goes_out_in_pieces(hub: Broadcast) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
+import json
 import re
 import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator
+from functools import partial
+from http.client import HTTPConnection
 from importlib import resources
 from typing import Any
 
@@ -464,3 +468,26 @@ async def test_the_end_of_who_is_not_heard_is_no_reset(
             assert await viewer.code() == 1001
             assert not await rest(viewer.stream)
             await viewer.stream.aclose()
+
+
+async def test_it_is_full_for_an_address_that_has_its_share(hub: Broadcast) -> None:
+    """The page of another viewer there then says so, and tries again."""
+    local = ("127.0.0.2", 0)  # (only 127.0.0.1 is without a limit)
+
+    def is_full(port: int, source: tuple[str, int] | None) -> bool:
+        to = HTTPConnection("127.0.0.1", port, source_address=source)
+        with contextlib.closing(to):
+            to.request("GET", "/status")
+            full: bool = json.load(to.getresponse())["full"]
+            return full
+
+    async with web.serve(hub, max_per_address=1) as server:
+        there = ("127.0.0.1", server.port)
+        with socket.create_connection(there, source_address=local) as viewer:
+            viewer.sendall(upgrade("/raw"))
+            await until(lambda: len(hub.clients) == 1)
+            asked = partial(is_full, server.port)
+            assert await anyio.to_thread.run_sync(asked, local)
+            assert not await anyio.to_thread.run_sync(asked, None)
+        await until(lambda: not hub.clients)
+        assert not await anyio.to_thread.run_sync(asked, local)
