@@ -98,20 +98,31 @@ bool azc__pool_lends(const void *from, size_t n) {
     return lends;
 }
 
-/* For want of memory for a second slot: renews it piece by piece.  Each piece is zeros
- * for a moment. */
-static int renew_slot(const azc_pool *pool, char *slot) {
-    char kept[16 << 10];
-    for (size_t at = 0, n; at < pool->stride; at += n) {
-        n = pool->stride - at;
-        if (n > sizeof kept) n = sizeof kept;
+/* Each piece is zeros for a moment. */
+static int renew_pieces(char *slot, size_t bytes, char *kept, size_t piece) {
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = bytes - at;
+        if (n > piece) n = piece;
         memcpy(kept, slot + at, n);
         int r = azc_sys.replace(slot + at, n);
         if (r < 0) return r;
         memcpy(slot + at, kept, n);
     }
-    azc_sys.prefer_huge(slot, pool->stride);
+    azc_sys.prefer_huge(slot, bytes);
     return 0;
+}
+
+/* For want of memory for a second slot: renews it piece by piece.  The kernel replaces
+ * whole pages, which some ARM systems have of 64 KiB: less would lose a page's rest. */
+static int renew_slot(const azc_pool *pool, char *slot) {
+    char few[16 << 10];
+    size_t page = azc_sys.page_size();
+    if (page <= sizeof few) return renew_pieces(slot, pool->stride, few, sizeof few);
+    char *kept = azc_sys.allocate(page);
+    if (!kept) return -ENOMEM;
+    int r = renew_pieces(slot, pool->stride, kept, page);
+    azc_sys.release(kept);
+    return r;
 }
 
 /* Moves the slot's bytes to other pages. */

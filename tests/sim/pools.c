@@ -28,6 +28,7 @@ static const char *what; /* the check that runs now */
 static struct azc_sys before;
 static char *arena; /* at a huge page's boundary */
 static bool mapped[PAGES];
+static size_t page_bytes; /* what the kernel replaces at once */
 static int maps, maps_left, replaces, replaces_left;
 static bool remaps;
 static char *advised; /* the latest memory that is to be huge pages */
@@ -51,7 +52,7 @@ static bool is_mapped(const void *at, size_t n) {
 static int pages_in_use(void) { return count_mapped(arena, SPACE); }
 
 static void set_mapped(const void *at, size_t n, bool now) {
-    CHECK((size_t)((const char *)at - arena) % PAGE == 0 && n % PAGE == 0);
+    CHECK((size_t)((const char *)at - arena) % page_bytes == 0 && n % page_bytes == 0);
     for (size_t i = page_of(at); i < page_of((const char *)at + n); i++) {
         CHECK(mapped[i] != now);
         mapped[i] = now;
@@ -95,8 +96,14 @@ static int remap(void *from, size_t n, void *to) {
     return 0;
 }
 
+static size_t page_size(void) { return page_bytes; }
+
+/* As madvise: the beginning must be a page's, and the last page is replaced as a whole. */
 static int replace(void *at, size_t n) {
-    CHECK(is_mapped(at, n) && n <= PIECE);
+    CHECK((size_t)((char *)at - arena) % page_bytes == 0);
+    CHECK(n <= PIECE || n == page_bytes);
+    n = (n + page_bytes - 1) / page_bytes * page_bytes;
+    CHECK(is_mapped(at, n));
     if (runs_out(&replaces_left)) return -ENOMEM;
     replaces++;
     memset(at, 0, n);
@@ -111,11 +118,13 @@ static void begin(const char *name) {
     before = azc_sys;
     azc_sys.map = map;
     azc_sys.unmap = unmap;
+    azc_sys.page_size = page_size;
     azc_sys.prefer_huge = prefer_huge;
     azc_sys.remap = remap;
     azc_sys.replace = replace;
     maps_left = replaces_left = -1;
     maps = replaces = 0;
+    page_bytes = PAGE;
     remaps = true;
 }
 
@@ -337,6 +346,35 @@ static void check_kept(int after) {
     end_moving(pool);
 }
 
+/* Some ARM systems have pages of 64 KiB: each is kept in memory of its own. */
+static void check_long_pages(size_t page, int allocations) {
+    const size_t bytes = (SLOT + page - 1) / page * page;
+    const int pages = (int)(bytes / page);
+    const void *last = NULL;
+    azc_id pool;
+    begin("long pages");
+    page_bytes = page;
+    remaps = false;
+    pool = open_pool(SLOT, 3);
+    CHECK(is_long(pool, 3, 3 * bytes));
+    fill_slots(pool);
+    kernel_allocations_left = allocations;
+    CHECK(azc__pool_detach(slot_of(pool, 1), &last) == (ssize_t)bytes);
+    CHECK(replaces == pages && last == slot_of(pool, 1) && are_as_before(pool));
+    if (allocations) {
+        kernel_allocations_left = 1;
+        replaces_left = 0;
+        CHECK(azc__pool_detach(slot_of(pool, 2), &last) == -ENOMEM);
+        CHECK(kernel_allocations_left == 0 && last == slot_of(pool, 1));
+        replaces_left = -1;
+        CHECK(azc__pool_detach(slot_of(pool, 2), &last) == -ENOMEM);
+        CHECK(replaces == pages && last == slot_of(pool, 1) && are_as_before(pool));
+    }
+    kernel_allocations_left = -1;
+    CHECK(azc_pool_close(pool) == 0);
+    end();
+}
+
 static void map_arena(void) {
     char *all = mmap(NULL, SPACE + HUGE, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -354,5 +392,7 @@ int main(void) {
     check_renewed("no memory for a second slot", false);
     check_renewed("no other pages at the same address", true);
     for (int after = 0; after < SLOT_PIECES; after++) check_kept(after);
+    check_long_pages(16 * KIB, 0);
+    check_long_pages(64 * KIB, 1);
     return 0;
 }
