@@ -32,7 +32,8 @@ LIVE = "document.body.dataset.state === 'live'"
 NOTE_AGE = f"""new MutationObserver(() => {{
     if (!({LIVE})) window.ageThen ??= performance.now() - viewer.lastFrame;
 }}).observe(document.body, {{attributes: true}})"""
-# From the next picture on the page is hidden, until `show` is called.
+# From the next picture on the page is hidden, until `show` is called.  It still gets
+# animation frames, as hidden pages do in Firefox.
 HIDE = """{
     const real = requestAnimationFrame;
     self.requestAnimationFrame = (paint) => {
@@ -40,9 +41,9 @@ HIDE = """{
         self.show = () => {
             delete document.hidden;
             document.dispatchEvent(new Event("visibilitychange"));
-            self.requestAnimationFrame = real;
-            real(paint);
         };
+        self.requestAnimationFrame = real;
+        return real(paint);
     };
 }"""
 

@@ -117,7 +117,8 @@ function painting(screen, signal, paint) {
         const header = newest;
         newest = null;
         await paint(header);
-        await new Promise(requestAnimationFrame);
+        do await new Promise(requestAnimationFrame);
+        while (document.hidden); // (Firefox draws hidden pages now and then)
       }
     } finally {
       isBusy = false;
