@@ -241,6 +241,27 @@ async def test_what_counts_as_dropped(page: Page, mode: str) -> None:
         await page.until(f"{LIVE} && {shown} === '0'")
 
 
+async def test_the_clock_of_the_quickest_answer(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How far the server's clock is ahead: it is the same one as the page's."""
+    send_status, late = site.Site._send_status, 0.0
+
+    async def send(*args: Any) -> None:
+        await anyio.sleep(late)
+        await send_status(*args)
+
+    monkeypatch.setattr(site.Site, "_send_status", send)
+    ask = "viewer.ask().then(() => viewer.numbers.ahead)"
+    async with Broadcast() as hub, serving(hub) as server:
+        await page.open(server.url)
+        await page.says("waiting")
+        ahead = await page.tell(ask)
+        late = 0.4  # half of it, it seems to the page, before the server looked
+        assert await page.tell(ask) == ahead
+    assert abs(ahead) < 100
+
+
 async def test_the_axis_of_the_latency(page: Page) -> None:
     """Round, and of what is normal: the first frame may have waited for hours."""
     async with Broadcast() as hub, serving(hub) as server:

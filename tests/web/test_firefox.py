@@ -24,6 +24,7 @@ from web.test_browser_states import (
     test_a_server_that_vanishes,
     test_pages_without_a_token,
     test_the_choice_of_a_way_by_keys,
+    test_the_clock_of_the_quickest_answer,
     test_the_end_of_the_server,
 )
 
@@ -38,6 +39,7 @@ __all__ = [
     "test_numbers_that_are_shown",
     "test_pages_without_a_token",
     "test_the_choice_of_a_way_by_keys",
+    "test_the_clock_of_the_quickest_answer",
     "test_the_end_of_the_server",
     "test_the_screen_shows_the_canvas",
 ]

@@ -3,12 +3,13 @@
 // ms after a connection began or the page was hidden: frames skipped to catch up do not count
 const SETTLING = 2000;
 const HISTORY = 30000; // ms
+const ANSWERS = 8; // of the server, which are compared
 
 const NONE = "\u2013";
 
 export class Numbers {
   constructor() {
-    this.ahead = 0; // ms that the server's clock is ahead of ours
+    this.answers = []; // of the server, the last ones: { ahead, took } of `askStatus`
     this.total = 0;
     // Of each frame that counts: [ms since the page began, its age when it was shown, when it
     // was decoded, when it arrived]
@@ -18,6 +19,7 @@ export class Numbers {
 
   restart() { // another connection, perhaps another way: what was missed was not its fault
     this.settle();
+    this.answers = this.answers.slice(-1);
     this.dropped = 0;
     this.recent = []; // [time, latency] of all frames of the last two seconds
     this.arrived = []; // [time, bytes] of all messages of that time
@@ -26,6 +28,16 @@ export class Numbers {
   settle() { // what is missed until it goes on does not count
     this.last = null;
     this.settled = Infinity;
+  }
+
+  compare({ ahead, took }) {
+    this.answers = [...this.answers, { ahead, took }].slice(-ANSWERS);
+  }
+
+  // ms that the server's clock is ahead of ours.  An answer is wrong by at most half of the
+  // time that it took.
+  get ahead() {
+    return this.answers.reduce((best, one) => (one.took < best.took ? one : best)).ahead;
   }
 
   arrive(nbytes) {

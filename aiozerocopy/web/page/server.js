@@ -27,14 +27,17 @@ export async function askReason(patience) {
   return full ? new Full() : new Error("refused");
 }
 
-// What it offers, how many frames were published, and how far its clock is ahead (ms).
+// What it offers, how many frames were published, how far its clock is ahead of the page's,
+// and how long the answer took (ms).
 export async function askStatus(patience) {
-  const begin = Date.now();
+  const begin = performance.now();
   const signal = AbortSignal.timeout(patience);
   const response = await fetch(address("status"), { signal, cache: "no-store" });
+  const end = performance.now();
   if (response.status === 401 || response.status === 403)
     throw new Refusal((await response.text()).trim());
   if (!response.ok) throw new Error(String(response.status));
   const status = await response.json();
-  return { ...status, ahead: status.now_us / 1000 - (begin + Date.now()) / 2 };
+  const middle = performance.timeOrigin + (begin + end) / 2;
+  return { ...status, ahead: status.now_us / 1000 - middle, took: end - begin };
 }

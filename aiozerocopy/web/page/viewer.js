@@ -107,7 +107,7 @@ class Screen {
 
   async ask() {
     const status = await askStatus(PATIENCE);
-    this.numbers.ahead = status.ahead;
+    this.numbers.compare(status);
     document.title = $("title").textContent = status.title;
     return status;
   }
