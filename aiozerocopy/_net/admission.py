@@ -110,7 +110,7 @@ class Crowd:
     """The guests of a server: at most ``limit`` are seated, and ``room`` are let in.
 
     Guests of one address (of IPv6: with the same first 64 bits) have at most ``share``
-    seats, by default half of them.  This machine's own addresses have no such limit,
+    seats, by default half of them.  127.0.0.1 and ::1 have no such limit,
     since a proxy may connect from there, and no `Pace`.
     """
 

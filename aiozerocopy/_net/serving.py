@@ -103,8 +103,8 @@ def serve_tcp(
     several, clients must show one first: see `client.present_token`.  They have five
     seconds for both, and lose their place if others need it meanwhile.  A client that
     comes when ``max_connections`` are served is sent away, and so is one whose address
-    has ``max_per_address`` already (by default half of them; this machine's own
-    addresses have no such limit).  A client on whose connection no byte has moved for
+    has ``max_per_address`` already (by default half of them; 127.0.0.1
+    and ::1 have no such limit).  A client on whose connection no byte has moved for
     ``idle_timeout`` seconds is cancelled.  ``dead_after`` is as for `connect_tcp`,
     ``concurrent`` as for `open_writer`.
 

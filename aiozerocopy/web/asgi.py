@@ -81,7 +81,7 @@ def app(
     of `serve`.  So are ``hosts``, without which any address and this machine's name are
     answered; ``hosts=["*"]`` leaves names to the application around this one.  While
     ``max_viewers`` watch, or ``max_per_address`` from one address (by default half of
-    them; this machine's own has no such limit), the page of others says that it is
+    them; 127.0.0.1 and ::1 have no such limit), the page of others says that it is
     full, and tries again.
 
     The server gets a copy of each frame, one for all its viewers, and may copy again.

@@ -64,7 +64,7 @@ def serve(
     pages of ``origins``.
 
     At most ``max_viewers`` watch or download at a time, and from one address (other
-    than this machine's own) at most ``max_per_address``, by default half of them.
+    than 127.0.0.1 and ::1) at most ``max_per_address``, by default half of them.
     Twice ``max_viewers`` and 64 more may be connected; if even more come, one that only
     waits is disconnected.  So is a viewer if one frame takes it more than ``patience``
     seconds.
