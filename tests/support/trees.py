@@ -22,7 +22,7 @@ def build(folder: Path, python: Sequence[str] = PYTHON, **settings: str) -> Path
     ignored = shutil.ignore_patterns("__pycache__", "*.so", "sim")
     for name in ("aiozerocopy", "csrc", "docs", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-    for name in ("setup.py", "pyproject.toml"):
+    for name in ("setup.py", "pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, folder)
     build = [*python, "setup.py", "-q", "build_ext", "--inplace"]
     output(build, cwd=folder, env=os.environ | settings)

@@ -200,7 +200,9 @@ async def test_the_viewer_shows_what_was_drawn(
     # (a busy machine is like a slow link, which gets a JPEG of lower quality)
     monkeypatch.setattr(jpeg, "lower", lambda quality: quality)
     seen = await shown(chromium.Page(browser), mode, f"?painter={by}", size, pix_fmt)
-    assert off(seen) <= NEAR, seen
+    assert off(seen) <= NEAR + 2 * (mode == "av1"), (
+        seen
+    )  # (its first frames are coarse)
 
 
 CORNERS = [[40, 60, 80], [200, 60, 80], [40, 180, 80], [200, 180, 80]]
