@@ -152,7 +152,8 @@ def find_encoders(codec: Codec = H264) -> Encoders | None:
             import av
 
             av.Codec(codec.library, "w")
-            os.environ.setdefault("SVT_LOG", "0")  # or AV1's prints to stderr
+            if codec is AV1:  # (its library prints to stderr)
+                os.environ.setdefault("SVT_LOG", "0")
             return partial(in_process, codec)
     ffmpeg = ffmpeg_if_any() if codec is H264 else None
     return None if ffmpeg is None else partial(by_ffmpeg, ffmpeg)
