@@ -177,7 +177,7 @@ class Modes:
         return counts
 
 
-# ---- feeds: they send frames to one viewer, from the hub or an encoder -------
+# ---- feeds: they send frames to one viewer, from the hub or an encoder --------------
 
 
 class HubFeed:

@@ -12,7 +12,7 @@ An encoder runs while somebody watches its rendition.  Another one is started wh
 picture's size changes, and when the bitrate does, if the encoder cannot change that
 itself.  If one fails, its viewers go on with another rendition.  If all have failed in
 the last minute, or the first one fails before a viewer has a picture, the viewer hears
-that H.264 does not work.  A frame that cannot be shown does not reach an encoder:
+that its mode does not work.  A frame that cannot be shown does not reach an encoder:
 viewers get the reason.
 """
 
