@@ -259,7 +259,7 @@ def _find_ffmpeg() -> tuple[str | None, str]:
     return None, ""
 
 
-@_probe("H.264 in hardware", 'the CPU encodes: codec="auto" takes libx264')
+@_probe("H.264 in hardware", 'the CPU encodes, also for codec="auto"')
 def hardware_encoder() -> Seen:
     """Which hardware encoders can encode a few frames?"""
     path, _ = _find_ffmpeg()
@@ -267,7 +267,7 @@ def hardware_encoder() -> Seen:
         return Lack("no FFmpeg to ask", "missing", "see FFmpeg")
     works = anyio.run(_hardware_of, path)
     if works:
-        return f'{", ".join(works)}: codec="auto" takes {works[0]}'
+        return f'{", ".join(works)}: codec="auto" and --hardware take {works[0]}'
     remedy = "a GPU that encodes, its driver, and an FFmpeg that knows it"
     return Lack("none works here", "limited", remedy)
 

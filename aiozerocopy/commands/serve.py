@@ -138,6 +138,7 @@ async def run(options: argparse.Namespace) -> None:
                 *(hub, options.host, options.web),
                 token=settings["token"],
                 title=title_of(options.source),
+                hardware=options.hardware,
                 hosts=options.name,
                 origins=options.origin,
                 file=options.source if options.file else None,
@@ -254,6 +255,11 @@ def _parser() -> Parser:
         help="the address to listen on; 0.0.0.0 lets other machines connect",
     )
     add("--web", type=port, metavar="PORT", help="serve browsers on this port")
+    add(
+        "--hardware",
+        action="store_true",
+        help="with --web, encode H.264 on the GPU, if that works live (see doctor)",
+    )
     add(
         "--name",
         type=host,

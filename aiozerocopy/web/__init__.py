@@ -15,7 +15,9 @@ site       what is offered                guard      which requests are refused,
 modes      the ways to watch, and feeds   assets     the files of the page
 settings   what each setting may be
 renditions of H.264 and AV1, and queues   fit        how many bits a viewer gets
-encoding   one encoder at work            encoders   PyAV in this process, or FFmpeg
+encoding   one encoder at work            encoders   which there are
+codecs     what an encoder is asked for   pyav       in this process
+child      FFmpeg as a child              hardware   the GPU's, if they are live
 planes     frames converted for them      matroska   frames as FFmpeg gets them
 jpeg       one picture for all viewers    pixels     what can be shown, messages
 link       what is new enough to send     download   a film's file

@@ -63,6 +63,7 @@ def app(
     token: str | Sequence[str] | None = None,
     title: str = "aiozerocopy",
     modes: Sequence[str] = MODES,
+    hardware: bool = False,
     hosts: Sequence[str] = (),
     origins: Sequence[str] = (),
     quality: int = 80,
@@ -77,19 +78,20 @@ def app(
     Enter the hub (``async with``) in the server's event loop, such as in the lifespan
     of the application around this one.
 
-    ``token``, ``title``, ``modes``, ``origins``, ``quality`` and ``patience`` are those
-    of `serve`.  So are ``hosts``, without which any address and this machine's name are
-    answered; ``hosts=["*"]`` leaves names to the application around this one.  While
-    ``max_viewers`` watch, or ``max_per_address`` from one address (by default half of
-    them; 127.0.0.1 and ::1 have no such limit), the page of others says that it is
-    full, and tries again.
+    ``token``, ``title``, ``modes``, ``hardware``, ``origins``, ``quality`` and
+    ``patience`` are those of `serve`.  So are ``hosts``, without which any address and
+    this machine's name are answered; ``hosts=["*"]`` leaves names to the application
+    around this one.  While ``max_viewers`` watch, or ``max_per_address`` from one
+    address (by default half of them; 127.0.0.1 and ::1 have no such limit), the page of
+    others says that it is full, and tries again.
 
     The server gets a copy of each frame, one for all its viewers, and may copy again.
 
     Raises:
         TypeError, ValueError: a wrong setting, or no mode that can be offered here.
     """
-    ways = Modes(hub, modes, quality, patience, max_viewers, max_per_address)
+    limits = max_viewers, max_per_address
+    ways = Modes(hub, modes, quality, patience, *limits, hardware=hardware)
     return WebApp(Site(hub, ways, Guard(None, token, hosts, origins), title))
 
 

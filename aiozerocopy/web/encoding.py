@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from aiozerocopy.web.encoders import Encoder, Encoders, Made, Task
+    from aiozerocopy.web.codecs import Encoder, Encoders, Made, Task
     from aiozerocopy.web.pixels import PictureFormat
 
 KEYS, KEY_SECONDS = 2, 0.5  # at most 2 key frames on demand in 0.5 s, for all viewers

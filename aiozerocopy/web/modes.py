@@ -18,7 +18,8 @@ from aiozerocopy._net.admission import Crowd
 from aiozerocopy._net.foreign_streams import drop_stream
 from aiozerocopy.broadcast.encodings import is_slow
 from aiozerocopy.web import jpeg
-from aiozerocopy.web.encoders import CODECS, find_encoders
+from aiozerocopy.web.codecs import CODECS
+from aiozerocopy.web.encoders import find_encoders
 from aiozerocopy.web.exchange import CANNOT, GOING_AWAY, as_it_is, first_to_end
 from aiozerocopy.web.fit import ENOUGH, Fit
 from aiozerocopy.web.pixels import raw
@@ -56,10 +57,13 @@ class Modes:
         patience: float,
         max_viewers: int,
         max_per_address: int | None,
+        *,
+        hardware: bool = False,
     ) -> None:
         """Raises: ValueError, for an unknown mode, or if none can be offered here."""
         check(hub=hub, modes=modes, quality=quality, patience=patience)
         check(max_viewers=max_viewers, max_per_address=max_per_address)
+        check(hardware=hardware)
         self._hub = hub
         self._patience = patience
         # Our server enters each connection here, other servers only each viewer.
@@ -70,7 +74,9 @@ class Modes:
         compress = jpeg.find_compressor() if "mjpeg" in modes else None
         offered: dict[str, Route] = {}
         for mode, codec in CODECS.items():
-            encoders = find_encoders(codec) if mode in modes else None
+            if mode not in modes:
+                continue
+            encoders = find_encoders(codec, hardware=hardware)
             if encoders is not None:
                 of = make_renditions(hub, planes, encoders, codec)
                 offered[mode] = partial(self._show_coded, mode, of)

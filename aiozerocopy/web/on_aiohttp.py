@@ -44,6 +44,7 @@ def aiohttp_app(
     token: str | Sequence[str] | None = None,
     title: str = "aiozerocopy",
     modes: Sequence[str] = MODES,
+    hardware: bool = False,
     hosts: Sequence[str] = (),
     origins: Sequence[str] = (),
     quality: int = 80,
@@ -62,7 +63,8 @@ def aiohttp_app(
         TypeError, ValueError: a wrong setting, or no mode that can be offered here.
         ModuleNotFoundError: aiohttp is not installed.
     """
-    ways = Modes(hub, modes, quality, patience, max_viewers, max_per_address)
+    limits = max_viewers, max_per_address
+    ways = Modes(hub, modes, quality, patience, *limits, hardware=hardware)
     site = Site(hub, ways, Guard(None, token, hosts, origins), title)
 
     async def answer(request: web.Request) -> web.StreamResponse:

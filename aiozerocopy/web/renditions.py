@@ -32,7 +32,7 @@ import anyio
 from aiozerocopy._core.change import Change
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy.broadcast.frame_queue import FrameQueue
-from aiozerocopy.web.encoders import Task
+from aiozerocopy.web.codecs import Task
 from aiozerocopy.web.encoding import Packet, Run
 from aiozerocopy.web.exchange import first_to_end
 from aiozerocopy.web.fit import ENOUGH, HALVED, NEARLY, SHARES, Fit, Rate
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiozerocopy.broadcast import Broadcast
-    from aiozerocopy.web.encoders import Codec, Encoders
+    from aiozerocopy.web.codecs import Codec, Encoders
     from aiozerocopy.web.link import Link
     from aiozerocopy.web.pixels import PictureFormat
     from aiozerocopy.web.planes import Planes

@@ -42,6 +42,7 @@ def serve(
     token: str | Sequence[str] | None = None,
     title: str = "aiozerocopy",
     modes: Sequence[str] = MODES,
+    hardware: bool = False,
     hosts: Sequence[str] = (),
     origins: Sequence[str] = (),
     quality: int = 80,
@@ -56,7 +57,9 @@ def serve(
     With a ``token``, everything that shows something needs it: as ``?token=...``, or in
     the header ``Authorization: Bearer ...``.  ``modes`` are the ways to offer: "h264"
     needs PyAV or FFmpeg, "av1" PyAV, "mjpeg" simplejpeg or Pillow.  AV1 is offered only
-    if you ask for it, as it takes three times the CPU.  ``quality`` is the JPEG's.
+    if you ask for it, as it takes three times the CPU.  With ``hardware``, H.264 is
+    encoded by the GPU, if FFmpeg has an encoder there that works, holds no frame back
+    and makes key frames on demand.  ``quality`` is the JPEG's.
     Requests for a loopback name or for one of ``hosts`` are answered, others are not:
     this keeps out pages that point their own name at this machine.  Without ``hosts``,
     a server on other addresses also answers to any address and to this machine's name,
@@ -82,7 +85,8 @@ def serve(
         OSError: when it is entered, as `serve_tcp`.
     """
     check(port=port, ssl_context=ssl_context)
-    ways = Modes(hub, modes, quality, patience, max_viewers, max_per_address)
+    limits = max_viewers, max_per_address
+    ways = Modes(hub, modes, quality, patience, *limits, hardware=hardware)
     return WebServer(
         Site(hub, ways, Guard(host, token, hosts, origins), title),
         (host, port),

@@ -44,6 +44,7 @@ CHECKS: dict[str, tuple[tuple[type, ...], Callable[[Any], bool] | None, str]] = 
     "token": ((str, list, tuple, _NONE), _are_texts, "a text or a list of texts"),
     "title": ((str,), None, "a text"),
     "modes": (_MANY, _are_modes, f"some of {', '.join(KNOWN_MODES)}"),
+    "hardware": ((bool,), None, "True or False"),
     "hosts": (_MANY, _are_texts, 'a list of names, such as ["tv.example"]'),
     "origins": (_MANY, _are_origins, 'a list such as ["https://tv.example"]'),
     "quality": ((int,), range(1, 101).__contains__, "a whole number, 1 to 100"),
@@ -58,7 +59,9 @@ def check(**settings: object) -> None:
     """Raises: TypeError or ValueError, which names the setting."""
     for name, value in settings.items():
         types, is_right, expected = CHECKS[name]
-        is_of_type = isinstance(value, types) and not isinstance(value, bool)
+        is_of_type = isinstance(value, types) and isinstance(value, bool) is (
+            bool in types
+        )
         if not is_of_type or not (value is None or not is_right or is_right(value)):
             kind = ValueError if is_of_type else TypeError
             given = type(value).__name__ if name == "token" else repr(value)  # (secret)

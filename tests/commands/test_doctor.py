@@ -215,7 +215,7 @@ def ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("status", "verdict", "says"),
     [
-        ("0", "ok", 'h264_qsv: codec="auto" takes h264_qsv'),
+        ("0", "ok", 'h264_qsv: codec="auto" and --hardware take h264_qsv'),
         ("1", "limited", "none works here"),
     ],
 )

@@ -11,7 +11,10 @@ import browser as chromium
 import pytest
 
 from aiozerocopy.broadcast import Broadcast
-from aiozerocopy.web.encoders import H264, by_ffmpeg, ffmpeg_if_any, in_process
+from aiozerocopy.web.child import by_ffmpeg
+from aiozerocopy.web.codecs import H264
+from aiozerocopy.web.encoders import ffmpeg_if_any
+from aiozerocopy.web.pyav import in_process
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +44,7 @@ def encoders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         if ffmpeg is None:
             pytest.skip("needs FFmpeg")
         found = partial(by_ffmpeg, ffmpeg)
-    monkeypatch.setattr("aiozerocopy.web.modes.find_encoders", lambda _: found)
+    monkeypatch.setattr("aiozerocopy.web.modes.find_encoders", lambda *_, **__: found)
     return found
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import modes
-from aiozerocopy.web.encoders import by_ffmpeg
+from aiozerocopy.web.child import by_ffmpeg
 
 pytestmark = [pytest.mark.anyio, chromium.NEEDED, pytest.mark.timeout(60)]
 
@@ -121,7 +121,7 @@ async def test_another_way_when_the_best_does_not_work(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = partial(by_ffmpeg, "/bin/false")
-    monkeypatch.setattr(modes, "find_encoders", lambda _: broken)
+    monkeypatch.setattr(modes, "find_encoders", lambda *_, **__: broken)
     async with Broadcast() as hub, web.serve(hub) as server, publishing(hub):
         await watch(page, server.url)
         await look(page, next(mode for mode in server.modes if mode != "h264"))

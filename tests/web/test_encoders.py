@@ -20,9 +20,11 @@ from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.frames import to_rgb
 from aiozerocopy.web import encoders as web_encoders
 from aiozerocopy.web import modes, pixels
-from aiozerocopy.web.encoders import AV1, H264, Made, Task
+from aiozerocopy.web.child import by_ffmpeg
+from aiozerocopy.web.codecs import AV1, H264, Made, Task
 from aiozerocopy.web.encoding import Run
 from aiozerocopy.web.planes import Planes
+from aiozerocopy.web.pyav import in_process
 
 pytestmark = pytest.mark.anyio
 
@@ -142,7 +144,7 @@ async def test_it_takes_the_bits_that_it_has(encoders: Any, kind: str) -> None:
 async def test_the_bitrate_changes_while_it_runs() -> None:
     """In this process, without a key frame."""
     made: list[Made] = []
-    async with web_encoders.in_process(H264, task(), made.append) as encoder:
+    async with in_process(H264, task(), made.append) as encoder:
         for number in range(90):
             if number == 45 and not encoder.follow(1_000_000):
                 pytest.skip("this PyAV cannot")
@@ -162,7 +164,7 @@ async def test_av1_is_the_same_picture_by_the_same_rules(
     for frame in frames:
         frame[SIZE:] = 90
     of = task(form, bits=2_000_000, is_half=is_half)
-    encoders = partial(web_encoders.in_process, AV1)
+    encoders = partial(in_process, AV1)
     made = await encoded(encoders, of, frames, keys=[10])
     assert capfd.readouterr().err == ""  # (its library would print there)
     assert [each.number for each in made if each.is_key] == [-1, 0, 10]
@@ -183,17 +185,17 @@ async def test_what_cannot_be_encoded_is_an_oserror() -> None:
     picture = pixels.PictureFormat(20_000, 2, pixels.FORMATS["yuv420p"])
     huge = Task(picture, 2_000_000)
     with pytest.raises(OSError, match="PyAV: "):
-        async with web_encoders.in_process(H264, huge, lambda _: None):
+        async with in_process(H264, huge, lambda _: None):
             pass
 
 
 async def test_without_pyav_it_is_ffmpeg(monkeypatch: pytest.MonkeyPatch) -> None:
     found: Any = web_encoders.find_encoders()
-    assert found.func is web_encoders.in_process
+    assert found.func is in_process
     monkeypatch.setattr(av, "Codec", None)
     found = web_encoders.find_encoders()
-    assert found is None or found.func is web_encoders.by_ffmpeg
-    assert web_encoders.find_encoders(web_encoders.AV1) is None
+    assert found is None or found.func is by_ffmpeg
+    assert web_encoders.find_encoders(AV1) is None
     monkeypatch.setattr(web_encoders, "ffmpeg_if_any", lambda: None)
     assert web_encoders.find_encoders() is None
     async with Broadcast() as hub:

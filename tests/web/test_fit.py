@@ -23,7 +23,8 @@ import aiozerocopy as azc
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import fit, modes, pixels, renditions
-from aiozerocopy.web.encoders import H264, Task, by_ffmpeg
+from aiozerocopy.web.child import by_ffmpeg
+from aiozerocopy.web.codecs import H264, Task
 from aiozerocopy.web.link import Link
 from aiozerocopy.web.planes import Planes
 
@@ -104,7 +105,7 @@ class Starts(list[float]):
 @pytest.fixture
 def starts(encoders: Any, monkeypatch: pytest.MonkeyPatch) -> Starts:
     starts = Starts(encoders)
-    monkeypatch.setattr(modes, "find_encoders", lambda _: starts)
+    monkeypatch.setattr(modes, "find_encoders", lambda *_, **__: starts)
     return starts
 
 

@@ -29,7 +29,7 @@ from web_client import (
 import aiozerocopy as azc
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
-from aiozerocopy.web import encoders, jpeg, modes, pixels, renditions, websocket
+from aiozerocopy.web import child, jpeg, modes, pixels, renditions, websocket
 
 pytestmark = pytest.mark.anyio
 
@@ -187,7 +187,7 @@ async def test_h264_begins_anew_for_another_size(hub: Broadcast) -> None:
 async def test_h264_begins_anew_when_a_still_picture_has_the_last_timestamp(
     hub: Broadcast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoders, "LAST_FRAME", 1)
+    monkeypatch.setattr(child, "LAST_FRAME", 1)
     async with web.serve(hub) as to, watching(to, "/h264") as first:
         await hub.publish(picture())
         while (await first.message())[0][1] != pixels.CODED:
@@ -201,8 +201,8 @@ async def test_h264_begins_anew_when_a_still_picture_has_the_last_timestamp(
 async def test_viewers_hear_that_h264_is_impossible(
     hub: Broadcast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broken = partial(encoders.by_ffmpeg, "/bin/false")
-    monkeypatch.setattr(modes, "find_encoders", lambda _: broken)
+    broken = partial(child.by_ffmpeg, "/bin/false")
+    monkeypatch.setattr(modes, "find_encoders", lambda *_, **__: broken)
     await hub.publish(picture())
     with caplog.at_level(logging.ERROR, "aiozerocopy"):
         async with web.serve(hub) as to, watching(to, "/h264") as viewer:

@@ -253,6 +253,7 @@ async def test_resets_and_ends_at_any_byte(hub: Broadcast) -> None:
         ("modes", "raw", TypeError),
         ("modes", ["telepathy"], ValueError),
         ("modes", [], ValueError),
+        ("hardware", 1, TypeError),
         ("hosts", "tv.example", TypeError),
         ("hosts", [""], ValueError),
         ("origins", "https://tv.example", TypeError),
