@@ -325,6 +325,8 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"--file needs a source that is a file, not {options.source}")
     if options.file and options.web is None:
         parser.error("--file needs --web, where it is offered")
+    if options.hardware and options.web is None:
+        parser.error("--hardware needs --web, whose H.264 it is")
     if options.tls_cert is not None and options.web is options.tcp is None:
         parser.error("--tls-cert is for --web and --tcp: --unix is not encrypted")
     anyio.run(run, options)

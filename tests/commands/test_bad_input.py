@@ -111,6 +111,7 @@ CASES: list[tuple[str, int, str]] = [
     ("serve --file", 2, "not demo"),
     ("serve nowhere.mp4 --file", 2, "a source that is a file"),
     ("serve text.txt --file --tcp 0", 2, "--file needs --web"),
+    ("serve demo --hardware --tcp 0", 2, "--hardware needs --web"),
     ("serve --tls-cert .", 1, ".: Is a directory"),
     ("serve --tls-cert text.txt", 1, "text.txt holds no certificate"),
     ("serve --tls-cert cert.pem", 1, "cert.pem holds no private key"),

@@ -16,6 +16,7 @@ from browser import Page
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import site, websocket
+from aiozerocopy.web.request import Refused
 
 pytestmark = [
     pytest.mark.anyio,
@@ -32,6 +33,10 @@ LIVE = "document.body.dataset.state === 'live'"
 NOTE_AGE = f"""new MutationObserver(() => {{
     if (!({LIVE})) window.ageThen ??= performance.now() - viewer.lastFrame;
 }}).observe(document.body, {{attributes: true}})"""
+NOTE_STATES = """window.states = [];
+new MutationObserver(() => window.states.push(document.body.dataset.state)).observe(
+    document.body, {attributes: true}
+)"""
 # From the next picture on the page is hidden, until `show` is called.  It still gets
 # animation frames, as hidden pages do in Firefox.
 HIDE = """{
@@ -150,6 +155,28 @@ async def test_the_end_of_the_server(page: Page, mode: str) -> None:
         assert (await page.says("ended")).startswith("The stream has ended")
         async with serving(hub, mode, port=port):
             await page.says("live")
+
+
+async def test_an_end_while_the_page_asks(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer fails just before the stream ends: that is the end all the same."""
+    asked = anyio.Event()
+
+    async def fail(*_: object) -> None:
+        asked.set()
+        raise Refused(503, "the server is about to end")
+
+    async with Broadcast() as hub:
+        async with serving(hub) as server:
+            async with publishing(hub):
+                await page.open(server.url)
+                await page.says("live")
+            monkeypatch.setitem(server._site._routes, "/status", fail)
+            await page.tell(NOTE_STATES)
+            await asked.wait()
+        await page.says("ended")
+        assert "lost" not in await page.tell("window.states")
 
 
 async def test_a_server_that_vanishes(page: Page) -> None:

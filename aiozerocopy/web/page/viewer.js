@@ -14,6 +14,7 @@ const FIRST_FRAME = 5000; // ms that a way has to show something
 const ASK_EVERY = 3000; // ms, while frames come
 const ASK_SOON = 1000; // ms, while none come
 const PATIENCE = 4000; // ms that the server has to answer
+const GOODBYE = 250; // ms from an answer that fails to the end of the stream, if it ends
 const BACKOFF = [250, 500, 1000, 2000, 4000];
 
 const $ = (id) => document.getElementById(id);
@@ -177,6 +178,7 @@ class Screen {
       if (isLate && hasNothing && status.sequence > connection.first + 1)
         throw new Unable(`${NAMES[this.mode]} shows nothing`);
     } catch (error) {
+      if (!(error instanceof Unable)) await sleep(GOODBYE);
       connection.cancel.abort(error);
     }
   }
