@@ -21,6 +21,7 @@ import itertools
 import logging
 import os
 import pkgutil
+import random
 import sys
 import sysconfig
 import tempfile
@@ -511,7 +512,12 @@ def unseen() -> Iterator[None]:
 def test_hit_at_every_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A signal's exception at every line leaves nothing, once its frames are gone."""
+    """A signal's exception at every line leaves nothing, once its frames are gone.
+
+    Without AZC_EVERY_LINE=1 it is every third line, from any of the first three on.
+    """
+    is_whole = os.environ.get("AZC_EVERY_LINE") == "1"
+    share = slice(None) if is_whole else slice(random.randrange(3), None, 3)
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     monkeypatch.setattr(binary, "SILENT", 0.5)  # (so that a thread ends by itself)
     folders = (tmp_path / str(n) for n in itertools.count())
@@ -530,7 +536,7 @@ def test_hit_at_every_line(
         return complaints
 
     def first(places: list[Place]) -> list[Place]:
-        return [place for place in places if place[2] == 1]
+        return [place for place in places if place[2] == 1][share]
 
     async def main() -> None:
         # (else a frame of asyncio keeps the error, and its frames, in a cycle)
