@@ -1,4 +1,4 @@
-"""Matroska around frames that are as they are: how `encoders` sends them to FFmpeg.
+"""Matroska around planes that are as they are: how `child` sends them to FFmpeg.
 
 A film begins with `film_of`.  Before each frame goes `head_of`: the heads of a cluster
 and of the block in it, which say how long the frame is.
@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from aiozerocopy.web.pixels import PictureFormat
 
-# Matroska's names of pixel formats.
-_FOURCC = {"gray8": b"Y800", "rgb24": b"RGB\x18", "rgba": b"RGBA", "bgr24": b"BGR\x18"}
-_FOURCC |= {"bgra": b"BGRA", "yuv420p": b"I420", "nv12": b"NV12"}
+_FOURCC = {"yuv420p": b"I420", "nv12": b"NV12"}  # Matroska's names
 
 
 def film_of(picture: PictureFormat, frame_ms: int) -> bytes:
