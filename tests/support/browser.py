@@ -5,6 +5,7 @@
 
 import base64
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -54,9 +55,17 @@ AS_GPU = (
 )
 
 
-def find() -> str | None:
-    """Return the path of a Chromium, if one is on the PATH."""
-    return next(filter(None, map(shutil.which, NAMES)), None)
+@functools.cache
+def find(names: tuple[str, ...] = NAMES) -> str | None:
+    """Return the path of the first that is on the PATH and starts.
+
+    (On Ubuntu it may be a script that asks for a snap.)
+    """
+    for path in filter(None, map(shutil.which, names)):
+        asked = subprocess.run([path, "--version"], capture_output=True, check=False)
+        if asked.returncode == 0:
+            return path
+    return None
 
 
 NEEDED = pytest.mark.skipif(find() is None, reason="needs Chromium")

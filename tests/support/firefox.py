@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import shutil
 import subprocess
 import tempfile
 import time
@@ -14,19 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, BrowserError, end
+from browser import Browser, BrowserError, end, find
 
 NAMES = ("firefox", "firefox-esr")
 LISTENING = "WebDriver BiDi listening on "
 KEYS = {"ArrowLeft": "\ue012", "ArrowUp": "\ue013", "ArrowRight": "\ue014"}
 
-
-def find() -> str | None:
-    """Return the path of a Firefox, if one is on the PATH."""
-    return next(filter(None, map(shutil.which, NAMES)), None)
-
-
-NEEDED = pytest.mark.skipif(find() is None, reason="needs Firefox")
+NEEDED = pytest.mark.skipif(find(NAMES) is None, reason="needs Firefox")
 
 
 class Firefox(Browser):
@@ -125,7 +118,7 @@ def _plain(value: dict[str, Any]) -> Any:
 def running(preferences: Mapping[str, Any] = {}) -> Iterator[Firefox]:
     """A browser with these preferences, which ends with the block."""
     client = pytest.importorskip("websockets.sync.client")
-    path = find()
+    path = find(NAMES)
     assert path is not None
     with contextlib.ExitStack() as undo:
         home = undo.enter_context(
