@@ -82,7 +82,7 @@ SLICES = (
         "A cancel at every await of every public coroutine; every public thing closed, "
         "dropped, lost in a cycle and forked under, the collector off.",
         6,
-        "AZC_EVERY_LINE=1 python -m pytest slow/test_nothing_left.py",
+        "python -m pytest slow/test_nothing_left.py",
     ),
     Slice(
         "injected-errors",
