@@ -1,7 +1,7 @@
 """H.264 in hardware, by FFmpeg as a child, if that is as live as libx264.
 
 Encoders in hardware, and their drivers, differ in what they hold back and in what they
-make of a wish for a key frame.  So each is tried with the very task first.  If none
+make of a wish for a key frame.  So each is tried first, once for a size.  If none
 passes, or the one that did ends by itself, the CPU encodes.
 """
 
@@ -105,9 +105,9 @@ async def is_live(encoders: Encoders, task: Task) -> bool:
             came.happen()
 
     async def feed() -> None:
-        black = bytes(task.planes.width * task.planes.height * 3 // 2)
+        grey = b"\x80" * (task.planes.width * task.planes.height * 3 // 2)
         for number, is_key in enumerate(KEYS):
-            await encoder.encode(black, number, is_key=is_key)
+            await encoder.encode(grey, number, is_key=is_key)
             while len(made) <= number:
                 await came.next()
 
