@@ -2,8 +2,8 @@
 
 With AddressSanitizer and UndefinedBehaviorSanitizer Python's own objects come from
 malloc, so that a buffer which C looks at after its end is found out as well.
-ThreadSanitizer looks only at what our C does, as Python itself is not built for it;
-test_without_the_gil.py has one that is.
+ThreadSanitizer looks at what our C does; Python itself is not built for it, unless
+`.make/python-t --tsan` has built one without the GIL: then it looks at all of both.
 """
 
 import re
@@ -128,3 +128,36 @@ def test_sanitized(sanitizer: Sanitizer, tmp_path: Path) -> None:
     passed = re.search(r"^(\d{3,}) passed", said, re.MULTILINE)
     assert passed, said[-8000:]
     figures.count("tests with sanitizers", int(passed[1]))
+
+
+WITHOUT_GIL = trees.ROOT / ".python-tsan"
+
+
+def test_without_the_gil(tmp_path: Path) -> None:
+    """The threads that share a pool, in a Python that is itself built for it."""
+    python = WITHOUT_GIL / "bin/python3.14t"
+    if not python.exists():
+        pytest.skip("needs .make/python-t --tsan")
+    start = (*THREADS.program, str(python))
+    flags, no_report = THREADS.flags, "report_bugs=0"
+    settings = {"CFLAGS": flags, "LDFLAGS": flags, "TSAN_OPTIONS": no_report}
+    tree = trees.build(tmp_path / "tree", start, **settings)
+    known, reports = tmp_path / "known", tmp_path / "reports"
+    ours = Path(__file__).with_name("tsan_known.txt").read_text()
+    known.write_text((WITHOUT_GIL / "known.txt").read_text() + ours)
+    process = trees.start_tests(
+        tree,
+        "tests/slow/test_threads.py",
+        python=start,
+        PYTHONPATH=str(tree),
+        AZC_PATIENCE="10",
+        AZC_THREADS_SECONDS="20",
+        TSAN_OPTIONS=f"suppressions={known}:log_path={reports}:history_size=7"
+        ":exitcode=0:report_thread_leaks=0",
+    )
+    with process:
+        said, _ = process.communicate()
+    found = [path.read_text() for path in tmp_path.glob("reports.*")]
+    assert not found, found[0][:8000]
+    assert process.returncode == 0, said[-8000:]
+    assert re.search(r"^2 passed", said, re.MULTILINE), said[-8000:]
