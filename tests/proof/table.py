@@ -63,11 +63,20 @@ SLICES = (
     ),
     Slice(
         "contract",
-        "Each clause of the contract on every link and event loop, without a loop, and "
-        "in many threads; what a finalizer, a fork, a signal or a changed number may "
-        "do to a stream; relays whose ends die and whose fds are taken.",
-        6,
-        "python -m pytest contract core sync slow/test_threads.py",
+        "Each clause of the contract on every link and event loop; what a finalizer, a "
+        "fork, a signal or a changed number may do to a stream; relays whose ends die "
+        "and whose fds are taken.",
+        5,
+        "python -m pytest contract core",
+    ),
+    Slice(
+        "threads",
+        "The contract without a loop; threads with a loop each that share a pool and "
+        "pass frames to each other; both again, with the contract and the core, in a "
+        "Python without the GIL, if `make python-t` has built one.",
+        8,
+        "AZC_THREADS_SECONDS=60 python -m pytest sync slow/test_threads.py "
+        "slow/test_without_the_gil.py",
     ),
     Slice(
         "any-order",
