@@ -318,9 +318,10 @@ static int take(azc_shm *shm, int most, azc_batch *batch, azc_item *items) {
         if (record.size != items[0].size) batch->stride = 0;
         batch->span = items[n++].offset + record.size;
         batch->hold = at = record.end;
-        shm->bytes += record.size;
+        batch->bytes += record.size;
     } while (n < most && azc_ring_take(&shm->ring, &record) == 1);
-    shm->records += (uint64_t)n;
+    shm->records += batch->count = (uint64_t)n;
+    shm->bytes += batch->bytes;
     shm->count++;
     *hold_at(shm, shm->count - 1) = (hold){batch->hold, false};
     if (SABOTAGED(HOLD)) advance(shm);
@@ -354,6 +355,8 @@ int azc_shm_untake(azc_id id, azc_batch *batch) {
     if (!shm) return azc__handle_why(&azc__rings, id);
     if (batch->hold && shm->count && hold_at(shm, shm->count - 1)->end == batch->hold) {
         shm->count--;
+        shm->records -= batch->count;
+        shm->bytes -= batch->bytes;
         shm->ring.next = batch->start;
     }
     batch->hold = 0;

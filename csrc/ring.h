@@ -19,6 +19,8 @@ typedef struct azc_batch {
     uint64_t at;     /* the address of the first payload */
     uint64_t span;   /* bytes from there to the end of the last payload */
     uint64_t stride; /* from one payload to the next; 0: sizes differ */
+    uint64_t count;  /* of the records */
+    uint64_t bytes;  /* of their payloads */
 } azc_batch;
 
 typedef struct azc_item {

@@ -140,8 +140,7 @@ class Ring(AsyncResource, Receives["Record"]):
 
     async def receive_batch(self, most: int = BATCH) -> Batch:
         """Return the records that are there, 1 to ``most``.  Raises: as `receive`."""
-        if most < 1:
-            raise ValueError(f"most must be at least 1, not {most}")
+        check_most(most)
         if self._routes is not None:
             raise TypeError("a ring that has routes gives no batches: see Ring.route")
         return await self._receiver().receive(most, Batch)
@@ -227,6 +226,11 @@ class Ring(AsyncResource, Receives["Record"]):
 def _check_type(type_id: int) -> None:
     if not 0 <= type_id < 1 << 32:
         raise ValueError(f"type_id must be a number of 32 bits, not {type_id}")
+
+
+def check_most(most: int) -> None:
+    if most < 1:
+        raise ValueError(f"most must be at least 1, not {most}")
 
 
 class RingSendStream(ByteSendStream):

@@ -1,15 +1,17 @@
 """Rings, blocking.
 
-The calling thread does what can be done at once: C has a lock for each ring.  Only a
-call that has to wait goes to the portal, whose loop watches the ring's doorbell; it
-asks C once more, so it misses nothing in between.
+The calling thread sends and takes: C has a lock for each ring.  Only a call that has to
+wait goes to the portal, whose loop watches the ring's doorbell; it asks C once more, so
+it misses nothing in between.  A record that comes there is left to the calling thread,
+which takes it.  (Without the GIL, what the portal makes ends only while the portal
+runs: a record would be the reader's after its release.)
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 
@@ -17,10 +19,11 @@ from aiozerocopy import shm
 from aiozerocopy._core.borrows import or_undo_now
 from aiozerocopy._core.ring_end import RingEnd, Taken
 from aiozerocopy.shm.record import only_record
-from aiozerocopy.sync._streams import Face, blocking, opens_later, shown
+from aiozerocopy.shm.ring import BATCH, check_most
+from aiozerocopy.sync._streams import Face, opens_later, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from aiozerocopy._core.leases import AnyBuffer
     from aiozerocopy.shm.receiver import Receiver
@@ -32,7 +35,6 @@ class Ring(Face):
     """`aiozerocopy.shm.Ring`, for threads."""
 
     _last: object = None  # the call that received last
-    receive_batch: Final = blocking(shm.Ring.receive_batch, in_turn=True)
     capacity: Final = shown(shm.Ring, lambda ring: ring.capacity)
     stats: Final = shown(shm.Ring, lambda ring: ring.stats)
     abort: Final = shown(shm.Ring, lambda ring: ring.abort)
@@ -53,23 +55,16 @@ class Ring(Face):
 
     def receive(self) -> shm.Record:
         """Receive the next record, as `aiozerocopy.shm.Ring.receive`."""
-        self._check()
-        return self._take_in_turn(self._receive)
+        return self._receive(1, only_record)
 
-    def _receive(self) -> shm.Record:
-        side: Receiver = self._it._receiver()
-        if not side.closed:
-            taken = side.end.take(1)
-            if isinstance(taken, Taken):
-                return only_record(taken)
-        received: shm.Record = self._run(self._it.receive)
-        return received
+    def receive_batch(self, most: int = BATCH) -> shm.Batch:
+        """Receive records, as `aiozerocopy.shm.Ring.receive_batch`."""
+        check_most(most)
+        return self._receive(most, shm.Batch)
 
-    def _run_in_turn(self, call: functools.partial[Coroutine[Any, Any, T]]) -> T:
-        return self._take_in_turn(lambda: self._run(call))
-
-    def _take_in_turn(self, take: Callable[[], T]) -> T:
+    def _receive(self, most: int, result: Callable[[Taken], T]) -> T:
         """Take records; if interrupted, even at the end, leave them to the next."""
+        self._check()
         end: RingEnd = self._it._receiver().end
         mine: list[T] = []  # (keeps the records: `untake` cannot undo a release)
 
@@ -77,7 +72,7 @@ class Ring(Face):
             with self._turn:
                 end.keep()
                 self._last = mine
-                mine.append(take())
+                mine.append(result(self._take(most)))
             return mine[0]
 
         def undo() -> None:
@@ -86,6 +81,12 @@ class Ring(Face):
                     end.untake()
 
         return or_undo_now(run, undo)
+
+    def _take(self, most: int) -> Taken:
+        side: Receiver = self._it._receiver()
+        while side.closed or not isinstance(taken := side.end.take(most), Taken):
+            self._run(side.receive, 1, lambda _: side.end.untake())
+        return taken
 
     def __iter__(self) -> Iterator[shm.Record]:
         """Yield the records, until the end; release each: ``with record: ...``."""

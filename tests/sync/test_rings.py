@@ -2,8 +2,9 @@
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -97,9 +98,35 @@ def test_storm_of_signals_loses_no_record(tmp_path: Path) -> None:
                 except KeyboardInterrupt:
                     pass
                 got += [int.from_bytes(each.view, "big") for each in come]
-        print(got == list(range(5000)))
+            print(got == list(range(5000)), ring.stats.records)
     """
-    assert scripts.run(code, str(tmp_path / "ring")) == "True\n"
+    assert scripts.run(code, str(tmp_path / "ring")) == "True 5000\n"
+
+
+@pytest.mark.parametrize("receive", [sync.Ring.receive, sync.Ring.receive_batch])
+def test_record_that_came_late_goes_back_when_it_is_released(
+    ends: tuple[sync.Ring, sync.Ring], receive: Callable[[sync.Ring], Any]
+) -> None:
+    """Without the GIL the portal would have to run first, if it had made the record."""
+    sender, receiver = ends
+
+    def send_late() -> None:
+        while not receiver.stats.waits:
+            pass
+        sender.send(b"late")
+
+    end = begun_in_thread(send_late)
+    with receive(receiver) as received:
+        assert bytes(received.view) == b"late"
+        assert receiver.stats.held == 1
+    assert receiver.stats.held == receiver.stats.bytes_used == 0
+    assert receiver.stats.records == 1
+    assert end() is None
+
+
+def test_no_batch_of_none(ends: tuple[sync.Ring, sync.Ring]) -> None:
+    with pytest.raises(ValueError, match="most must be at least 1, not 0"):
+        ends[1].receive_batch(0)
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
