@@ -41,7 +41,8 @@ class Receiver(Side):
                 self._is_busy = True
                 await waiter.enter()
                 await self.breathe(0)  # before anything is taken
-                received = result(await self._take(most))
+                taken = await self._take(most)  # (kept by a traceback, for `untake`)
+                received = result(taken)
                 self._is_busy = False
                 return received
             except BaseException:

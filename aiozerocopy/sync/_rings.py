@@ -72,7 +72,8 @@ class Ring(Face):
             with self._turn:
                 end.keep()
                 self._last = mine
-                mine.append(result(self._take(most)))
+                taken = self._take(most)  # (kept by a traceback, for `untake`)
+                mine.append(result(taken))
             return mine[0]
 
         def undo() -> None:

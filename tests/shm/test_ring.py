@@ -16,6 +16,7 @@ from rings import SMALL, filled, opened, ring_pair
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core import change, memory
 from aiozerocopy._core.binding import lib
+from aiozerocopy._core.ring_end import Taken
 
 pytestmark = [linux_only, pytest.mark.anyio]
 
@@ -113,6 +114,23 @@ async def test_batch_that_is_no_array(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="9 bytes is not an array of float32"):
             batch.array("float32")
         assert batch.array("uint8", (3, 3)).shape == (1, 3, 3)
+
+
+async def test_batch_that_is_lost_to_an_exception_comes_again(tmp_path: Path) -> None:
+    """A signal handler may raise when the batch has been made, but not returned."""
+
+    def interrupted(taken: Taken) -> None:
+        del taken
+        raise KeyboardInterrupt
+
+    async with ring_pair(tmp_path) as (producer, consumer):
+        await producer.send(b"one")
+        await producer.send(b"two")
+        with pytest.raises(KeyboardInterrupt):
+            await consumer._receiver().receive(2, interrupted)
+        with await consumer.receive_batch() as batch:
+            assert [bytes(record) for record in batch] == [b"one", b"two"]
+        assert (consumer.stats.records, consumer.stats.nbytes) == (2, 6)
 
 
 # ---- in place -----------------------------------------------------------------------
