@@ -64,7 +64,7 @@ def browser() -> Iterator[Browser]:
 @pytest.mark.parametrize("mode", NEAR)
 async def test_colours(page: Page, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jpeg, "lower", lambda quality: quality)
-    seen = await shown(page, mode, "", SD, "rgb24")
+    seen = await shown(page, mode, "", SD, "rgb24", NEAR[mode])
     assert off(seen) <= NEAR[mode], seen
 
 
