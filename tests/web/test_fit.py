@@ -130,8 +130,10 @@ async def test_without_the_first_they_go_back_to_the_second(
     hub: Broadcast, starts: Starts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fit, "PATIENCE", 2.0)
-    async with web.serve(hub) as to, guest(to, SLOW) as it, publishing(hub):
-        async with guest(to, FAST):
+    async with web.serve(hub) as to, guest(to, FAST) as it, publishing(hub):
+        async with guest(to, FAST) as good:
+            await until(lambda: good.newest >= 0)  # (a slow one alone would get less)
+            it.rate = SLOW
             await until(lambda: it.configurations == 2)
         starts.failing, it.rate = (1.0,), FAST
         await until(lambda: it.configurations == 3)
