@@ -422,7 +422,7 @@ static int sys_identify(int fd, struct stat *st) {
 #if defined STATX_TYPE && !defined AZC_PORTABLE
     struct statx it;
     const int how = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
-    /* (by number: musl has no such function before 1.2.4) */
+    /* (by number: musl has no such function before 1.2.5, either) */
     int r = (int)RESULT(syscall(SYS_statx, fd, "", how, STATX_TYPE | STATX_INO, &it));
     if (r == 0) {
         st->st_dev = makedev(it.stx_dev_major, it.stx_dev_minor);
