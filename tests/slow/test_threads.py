@@ -178,6 +178,7 @@ def play(crowd: Crowd) -> None:
     assert crowd.pool.stats.free == 5
 
 
+@pytest.mark.timeout(60 + SECONDS)
 def test_a_slot_has_one_owner() -> None:
     pool = azc.FramePool(8, slots=3)
     end = time.monotonic() + SECONDS / 4
