@@ -13,6 +13,7 @@ from links import begun_in_thread
 
 from aiozerocopy import StreamClosed, sync
 from aiozerocopy._core.binding import PORTABLE
+from aiozerocopy._core.ring_end import Taken
 
 pytestmark = pytest.mark.skipif(PORTABLE, reason="the portable build has no rings")
 
@@ -123,6 +124,24 @@ def test_record_that_came_late_goes_back_when_it_is_released(
     assert receiver.stats.held == receiver.stats.bytes_used == 0
     assert receiver.stats.records == 1
     assert end() is None
+
+
+def test_record_that_is_lost_to_an_exception_comes_again(
+    ends: tuple[sync.Ring, sync.Ring],
+) -> None:
+    """A signal handler may raise when the record has been made, but not returned."""
+
+    def interrupted(taken: Taken) -> None:
+        del taken
+        raise KeyboardInterrupt
+
+    sender, receiver = ends
+    sender.send(b"one")
+    with pytest.raises(KeyboardInterrupt):
+        receiver._receive(1, interrupted)
+    with receiver.receive() as record:
+        assert bytes(record.view) == b"one"
+    assert receiver.stats.records == 1
 
 
 def test_no_batch_of_none(ends: tuple[sync.Ring, sync.Ring]) -> None:
