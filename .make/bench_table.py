@@ -24,7 +24,8 @@ def main(path: Path, root: Path) -> None:
     text = path.read_text(encoding="utf-8")
     outcome = results.from_json(text)
     where = results.where_and_when(outcome.machine)
-    sentence = f"Our rate divided by the rival's, in turn on one machine ({where})."
+    ours = "Our rate divided by the rival's, both measured in turn on one machine"
+    sentence = f"{ours} ({where})."
     # (no empty lines at its ends, so that the README is shorter)
     fill(root / "README.md", f"{sentence}\n\n{outcome.front()}\n")
     fill(root / PAGES / "benchmarks.md", f"\n{outcome.markdown()}\n")

@@ -24,10 +24,10 @@ BUSY = 0.5  # of the cores: with more load than that, figures get worse
 NO_DIFFERENCE = "no difference shown"
 HEADER = ("work", "against", "ratio", "range", "CPU", "our rate")
 LEGEND = (
-    "ratio: our rate divided by the rival's, in turn on the same machine: the median "
-    "of the rounds, and their range. Above 1 we are faster; no difference is shown if "
-    "the range has 1 in it. CPU: our CPU time for the same bytes divided by the "
-    "rival's; below 1 we need less."
+    "ratio: our rate divided by the rival's, measured in turn on the same machine: the "
+    "median of the rounds, and their range. Above 1 we are faster; no difference is "
+    "shown if the range has 1 in it. CPU: our CPU time for the same bytes divided by "
+    "the rival's; below 1 we need less."
 )
 
 
