@@ -50,7 +50,7 @@ def what_is_missing(compiler: str) -> str | None:
 
 
 class BuildExt(build_ext):
-    """A build that says in a few lines what to install if that is missing.
+    """A build that says in a few lines what to install if something is missing.
 
     cffi derives its own command from this one, see cffi/setuptools_ext.py.
     """

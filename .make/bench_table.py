@@ -39,7 +39,7 @@ def fill(page: Path, block: str) -> None:
     # (a function, since the block may have backslashes)
     filled, times = BLOCK.subn(lambda _: block, text)
     if times != 1:
-        raise SystemExit(f"{page}: where is the table to be?")
+        raise SystemExit(f"{page}: the two comments for the table must be there once")
     page.write_text(filled, encoding="utf-8")
 
 

@@ -96,7 +96,7 @@ else:
     def __dir__() -> list[str]:
         """Return the public names, without those whose extra is missing.
 
-        (`help` and ``import *`` ask for each of them.)
+        (`help` and ``import *`` look up every name that this returns.)
         """
         from aiozerocopy._core import extras
         from aiozerocopy._core.binding import PORTABLE
@@ -114,7 +114,7 @@ else:
         )
 
     def __getattr__(name: str) -> Any:
-        """Import a package that not every program needs when it is first used."""
+        """Import a package on first use, as not every program needs it."""
         if name == "__all__":
             return __dir__()
         if name in _ROOMS:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     Connect = Callable[[], Awaitable[ByteStream]]
 
-# Events, and their details: "connected" (how often before), "lost" (the error),
+# Events, and their details: "connected" (connections before), "lost" (the error),
 # "waiting" (seconds), "gap" (missing frames), "silent" (seconds without a first frame).
 ConnectionEvent: TypeAlias = Literal["connected", "lost", "waiting", "gap", "silent"]
 Hook: TypeAlias = Callable[[ConnectionEvent, Any], object]
@@ -68,7 +68,8 @@ JITTER = 0.5  # the largest part that is left out
 
 SILENCE = 0.4  # seconds without a first frame until we ask what kind of server it is
 
-# What is wrong, by the `Obstacle` that `greeting` found; the last two: with a token.
+# What is wrong, by the `Obstacle` that `greeting` found.  The last two are for clients
+# with a token.
 _REASONS: dict[str, str] = {
     "tls": "speaks TLS: give ssl_context=",
     "plain": "speaks no TLS: leave out ssl_context=",
@@ -114,10 +115,10 @@ def connect_frames(
 ) -> FrameClient:
     """Return a `FrameClient` of a server; ``options`` are `FrameClient`'s.
 
-    ``address`` is a host, or without a ``port`` "HOST:PORT" or the path of a UNIX
-    socket (a `Path`, or with a slash).  ``ssl_context`` asks for TLS; the server's
-    certificate must be for ``hostname`` (by default the host).  ``timeout`` is for one
-    attempt to connect, ``dead_after`` is as for `connect_tcp`.
+    ``address`` is a host; without a ``port`` it is "HOST:PORT", or the path of a UNIX
+    socket (a `Path`, or a string with a slash).  ``ssl_context`` asks for TLS; the
+    server's certificate must be for ``hostname`` (by default the host).  ``timeout`` is
+    for one attempt to connect, ``dead_after`` is as for `connect_tcp`.
 
     If no first frame comes, a second connection finds out what kind of server it is.
     An error that no further attempt can mend, such as a wrong token, is raised.
@@ -187,7 +188,7 @@ def place_of(
 
 
 def parse_address(address: str) -> tuple[str, int | None]:
-    """Return host and port of "HOST:PORT" or "[::1]:PORT"; None as a path's port."""
+    """Return host and port of "HOST:PORT" or "[::1]:PORT"; else the text and None."""
     host, _, port = address.rpartition(":")
     if not host or "/" in address or not port.isdecimal():
         return address, None
@@ -282,7 +283,7 @@ class FrameClient(Ready, AsyncResource):
         self._connected_at = 0.0
         self._place = "the server"
         self._ask: Callable[[str], Awaitable[str | None]] | None = None
-        self._is_known = False  # a frame has come, or the server was asked
+        self._is_known = False  # True: a frame has come, or the server was asked
         self._obstacle: str | None = None  # a key of _REASONS, once it was raised
         self._expected: int | None = None
         self._connecting = anyio.CancelScope()

@@ -44,8 +44,8 @@ class Colour:
     """The meaning of the numbers of a YUV picture.
 
     ``matrix`` is "bt709", "bt601" or "bt2020".  Limited range has black at 16 and white
-    at 235, ``full_range`` has them at 0 and 255.  ``chroma`` says where its samples
-    lie: on the "left" one of each two columns (the default of H.264), or in the
+    at 235, ``full_range`` has them at 0 and 255.  ``chroma`` says where the samples of
+    U and V lie: on the "left" one of each two columns (the default of H.264), or in the
     "center" of four pixels (as in JPEG).
 
     ``primaries`` and ``transfer`` change no number: they say, in FFmpeg's words, which
@@ -68,7 +68,7 @@ class Colour:
 
 
 class Conversion:
-    """Between one RGB format and one YUV format, for pictures of one size."""
+    """Converts pictures of one size between an RGB format and a YUV format."""
 
     def __init__(
         self, rgb: str, yuv: str, size: tuple[int, int], colour: Colour | None = None
@@ -101,8 +101,8 @@ class Conversion:
 
     @property
     def yuv_shape(self) -> tuple[int, ...]:
-        """The shape of a YUV array: rows of the picture's width if they hold all of it,
-        else one row."""
+        """The shape of a YUV array: rows of the picture's width if its bytes fill such
+        rows, else one row."""
         width = self.size[0]
         rows, rest = divmod(self.yuv_bytes, width)
         return (self.yuv_bytes,) if rest else (rows, width)
@@ -113,7 +113,7 @@ class Conversion:
         With ``flip`` the first row of ``rgb`` is the lowest, as in OpenGL.
 
         Raises:
-            ValueError: one of them has another size.
+            ValueError: a buffer has the wrong size.
             TypeError, BufferError: not a buffer, or not contiguous enough.
         """
         rows = Rows()
@@ -206,13 +206,13 @@ def to_yuv420p(
     size: tuple[int, int] | None = None,
     colour: Colour | None = None,
 ) -> Any:
-    """Return the picture as planes of Y, U and V; the last two have half the sides.
+    """Return the picture as planes: Y, then U and V at half the width and height.
 
     ``rgb`` is an array of height, width and 3 or 4 channels, whose rows may have gaps
     between them or be upside down, or a buffer with its ``size`` (width, height).
     ``pix_fmt`` is by default "rgb24" or "rgba"; it may also be "bgr24", "bgra", "rgb0"
-    or "bgr0".  ``out`` is contiguous memory of the right size, and is returned; without
-    it, a new NumPy array is.
+    or "bgr0".  The result is ``out``, contiguous memory of the right size, or without
+    it a new NumPy array.
 
     Raises:
         ValueError: an impossible size, an unknown format, or ``out`` has another size.

@@ -137,7 +137,7 @@ class FrameReceiver(Receives["ReceivedFrame"]):
     A slot is taken once the header of a frame has come.  So that a peer cannot keep it
     by sending a byte now and then, the payload has to come within ``frame_timeout``
     seconds plus one for each 128 KiB, which lets a large frame come over a slow link;
-    the metadata likewise.  With None it may take for ever.
+    the metadata likewise.  With None there is no limit.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class FrameReceiver(Receives["ReceivedFrame"]):
 
         Raises:
             EndOfStream: no more frames will come.
-            FrameError: the bytes that came are no frame to be taken; see the subclass.
+            FrameError: no acceptable frame has come; the subclass says why.
             StreamBroken, StreamClosed, BusyResourceError: as receiving from the stream.
             ValueError: ``into`` is too small; the frame can still be received.
         """
@@ -181,7 +181,7 @@ class FrameReceiver(Receives["ReceivedFrame"]):
             raise
 
     async def _receive(self, into: AnyBuffer | None) -> ReceivedFrame:
-        come: list[Memory] = []  # the parts of the frame
+        come: list[Memory] = []  # the parts that have come
         slot: Frame | None = None
         view: memoryview | None = None
 
@@ -261,7 +261,7 @@ def _payload_view(n: int, into: AnyBuffer | None, slot: Frame | None) -> memoryv
 
 
 def fresh(n: int) -> memoryview:
-    """Return new memory; if NumPy is installed, it need not be cleared first."""
+    """Return new memory, which is not cleared first if NumPy is installed."""
     try:
         import numpy
     except ImportError:

@@ -3,9 +3,9 @@
 Who owns the fd.  `open_writer`, `open_reader` and `wrap_socket` take over the fd or
 object that they are given: the stream has an fd of its own (a dup, 3 or higher, closed
 on exec), and the caller's is closed, so that the peer sees the end when the stream
-closes.  The numbers 0, 1 and 2 stay open, for /dev/null, since the next file to be
-opened would become the standard output.  If the call fails, the caller's fd is as it
-was.
+closes.  The numbers 0, 1 and 2 are pointed at /dev/null instead of closed: otherwise
+the next file that the program opens would become, say, its standard output.  If the
+call fails, the caller's fd is as it was.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def open_writer(
     or a UNIX socket, which becomes non-blocking), or "untrusted" (it may try to hold us
     up inside a pipe's system call, so none is made in the event loop's thread).
 
-    With ``concurrent="queue"`` a task that sends while another one does waits in line;
-    with "raise" it gets BusyResourceError.
+    With ``concurrent="queue"`` a task waits in line while another one is sending; with
+    "raise" it gets BusyResourceError.
 
     Raises:
         TypeError: neither an fd nor an object that has one.
@@ -137,7 +137,7 @@ def open_writer(
 def _make_own(fd: int) -> int:
     """Open a pipe once more, non-blocking for us alone, under the same number.
 
-    We write to a pipe with RWF_NOWAIT, which a pipe no longer knows once pages were
+    We write to a pipe with RWF_NOWAIT, which a pipe no longer supports once pages were
     lent to it.  (A socket does not need this.)
 
     Returns what to add to the flags; if this fails nothing is lent.
@@ -182,7 +182,7 @@ def wrap_socket(
 
     Takes over the socket; ownership, ``peer``, ``concurrent`` and the errors are as for
     `open_writer`.  If the peer is on this machine, and nobody has set the size of the
-    send buffer, this sets the fastest one.
+    send buffer, this sets the fastest size.
     """
     flags_for(peer)
     with _take_over(sock, None) as ours:
@@ -215,7 +215,7 @@ _FOR_PATHS = {
 
 @contextlib.contextmanager
 def _take_over(source: int | HasFileno, access: int | None) -> Iterator[OwnFd]:
-    """Give the block a dup of the caller's fd; if it succeeds close the caller's."""
+    """Give the block a dup of the caller's fd; after success close the caller's."""
     if isinstance(source, (str, bytes, os.PathLike)):
         what = _FOR_PATHS[access].format(os.fspath(source))
         raise TypeError(f"a path must be opened first: write {what}")
@@ -249,17 +249,20 @@ def _number_of(source: int | HasFileno) -> int:
 
 
 def _check_transparent(source: object) -> None:
-    """Refuse an object that changes the bytes before they reach its fd."""
+    """Refuse an object that changes the bytes between its user and its fd."""
     inner = getattr(source, "buffer", source)
     if isinstance(inner, io.BufferedIOBase) and not isinstance(
         inner, (io.BufferedReader, io.BufferedWriter, io.BufferedRandom)
     ):
         raise TypeError(
-            f"{type(inner).__name__} changes the bytes before they reach its file: "
-            "pass that file"
+            f"{type(inner).__name__} changes the bytes between you and its file: pass "
+            "the file under it, or use its own methods"
         )
     if hasattr(source, "getpeercert"):
-        raise TypeError("a TLS socket must encrypt its bytes: send through it")
+        raise TypeError(
+            "an SSLSocket cannot be wrapped, as its bytes would go out unencrypted: "
+            "wrap a plain socket, and use anyio's TLSStream over the stream"
+        )
 
 
 def _check(number: int, access: int | None) -> None:
@@ -296,7 +299,8 @@ def _check_socket(number: int) -> None:
             )
         if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             raise io.UnsupportedOperation(
-                f"fd {number} is a listening socket: give one that it accepted"
+                f"fd {number} is a listening socket: pass one that accept() has "
+                "returned, or use serve_tcp"
             )
         try:
             sock.getpeername()
@@ -307,7 +311,7 @@ def _check_socket(number: int) -> None:
 
 @contextlib.contextmanager
 def _borrowed_socket(number: int) -> Iterator[socket.socket]:
-    """Give the block another owner's fd as a socket object, to ask or set options."""
+    """Give the block another owner's fd as a socket object, to get or set options."""
     blocking = os.get_blocking(number)
     sock = socket.socket(fileno=number)
     try:
@@ -319,7 +323,7 @@ def _borrowed_socket(number: int) -> Iterator[socket.socket]:
 
 
 def _sync_position(source: int | HasFileno, number: int, *, reading: bool) -> None:
-    """Flush the object's unwritten bytes; set the fd's position to its reader's."""
+    """Flush unwritten bytes; set the fd's position to that of a buffered reader."""
     if reading and isinstance(source, io.TextIOBase):
         raise TypeError("a text file reads ahead: open it in binary mode")
     above: list[Any] = [source]
@@ -389,7 +393,8 @@ def pipe(size: int = PIPE_SIZE) -> PipeEnds:
     """Return the ends of a new pipe, ``(reader, writer)``.
 
     They are ready; ``async with pipe() as (reader, writer)`` closes them, the writer
-    first.  It holds ``size`` bytes, or what the system allows: see `pipe_capacity`.
+    first.  The pipe holds ``size`` bytes, or what the system allows: see
+    `pipe_capacity`.
 
     Raises:
         OSError: there are no fds or no memory.
@@ -441,15 +446,16 @@ def socketpair(*, peer: str = "unknown") -> SocketEnds:
         return SocketEnds(*cast("Iterator[UnixStream]", ends))
 
 
-# Twice the usual: the reader stays busy while one message ends and the next begins.
+# The kernel doubles this to twice the usual size: the reader stays busy while one
+# message ends and the next begins.
 # Measured with messages of 1 MiB: 1.35 times as fast as a C loop with the usual size.
 UNIX_BUFFER = 212_992
 
 
 # Bytes in the buffer of a TCP sender whose peer is on the same machine (the kernel
 # doubles it).  By default the kernel lets megabytes pile up, which go through main
-# memory twice.  Measured, CPU time of both ends: 0.6 of that for messages of 6 MB, 0.8
-# for 1 MiB, and the same for small ones.
+# memory twice.  Measured, CPU time of both ends beside the default: 0.6 times as much
+# for messages of 6 MB, 0.8 times for 1 MiB, and as much for small ones.
 NEAR_BUFFER = 256 << 10
 
 _SO_BUF_LOCK = 72  # since Linux 5.14: which sizes the program has set
@@ -457,18 +463,18 @@ _SNDBUF_IS_SET = 1
 
 
 # Lent pages count in the buffer until they are read, but need none of its memory.
-# Measured with frames of 6 MB, beside a C loop that copies: a third of its CPU time at
-# the same rate, or at 1.6 to 1.9 times the rate while the frame is in the processor's
-# cache; with the usual size 0.8 times.  The kernel doubles it, and gives less if
-# net.core.wmem_max is less.
+# Measured with frames of 6 MB, beside a C loop that copies: a third of its CPU time, at
+# its rate, or at 1.6 to 1.9 times its rate while the frame is in the processor's cache.
+# With the usual size: 0.8 times its rate.  The kernel doubles this number, and gives
+# less if net.core.wmem_max is less.
 LENDING_BUFFER = 2 << 20
 
 
 def set_up(sock: socket.socket, peer: str) -> int:
     """Set the size of the send buffer; return the channel's flags.
 
-    To a peer that reads, a UNIX socket lends messages that are longer than its buffer,
-    if that is large, or if the program has set its size.
+    To a peer that reads, a UNIX socket lends messages that its buffer cannot hold, if
+    the buffer is large, or if the program has set its size.
     """
     flags = OUT | flags_for(peer)
     if not flags & READS or sock.family != socket.AF_UNIX:

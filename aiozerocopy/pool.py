@@ -125,7 +125,7 @@ class FramePool(AsyncResource):
         self.nbytes: int = memory.nbytes
         self._memory: Memory | None = memory  # None once closed
         self._slots = memory.slots
-        # The tasks that wait.  Leases, which keep only memory, refer to them weakly.
+        # The tasks that wait.  Leases refer to them weakly, and keep only memory alive.
         self._line: collections.deque[RemoteChange] = collections.deque()
         self._wake_first = partial(_wake_first, weakref.ref(self._line))
         self._acquired = self._waited = 0
@@ -159,7 +159,7 @@ class FramePool(AsyncResource):
         The frame is not cleared: it has the contents of an earlier one.
 
         Raises:
-            ClosedResourceError: the pool is or was closed.
+            ClosedResourceError: the pool was closed, before or during the call.
         """
         await waiter.enter()
         if self._memory is None or (self._slots.free() and not self._line):
@@ -243,7 +243,7 @@ def _named_dtype(dtype: Any) -> tuple[str, int]:
 
 
 def finalizing_buffer(memory: AnyBuffer, finalizer: Callable[[], Any]) -> memoryview:
-    """Return a view of ``memory``; ``finalizer()`` runs once when no view is left.
+    """Return a view of ``memory``; ``finalizer()`` runs once, when no view is left.
 
     The memory stays exported until then, and read-only memory stays read-only.  The
     finalizer may run in any thread, even after a stream that used the view was closed.

@@ -1,7 +1,7 @@
 """Child processes: `open_process`, and the `Process` that it starts.
 
-`subprocess.Popen` starts the child, not the loop: uvloop leaves second copies of its
-fds in the child, and so nobody would notice that the child closed its standard output.
+`subprocess.Popen` starts the child, not the loop: uvloop leaves second copies of the
+pipes in the child, so nobody would notice that the child closed its standard output.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Argument = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
-GRACE = 10.0  # seconds that a child has to end by itself, once its stdin is closed
+GRACE = 10.0  # seconds that `aclose` gives a child to read its stdin, and to end
 AFTER_TERMINATE = 2.0  # seconds from SIGTERM to SIGKILL
 TAIL_BYTES = 64 << 10
 
@@ -52,12 +52,12 @@ def open_process(
     ``command`` is a list of arguments, or a str or bytes for the shell.  For ``stdin``
     and ``stdout``, True means a new pipe (`Process.stdin`, `Process.stdout`), False
     /dev/null, None that of this process; or give an fd or an open file, which stays
-    yours.  ``stderr`` takes "tail" instead of True: its last ``tail_bytes`` are kept
+    yours.  ``stderr`` accepts "tail" instead of True: its last ``tail_bytes`` are kept
     (`Process.stderr_tail`).
 
     ``pass_fds`` are more fds or open files that the child gets, under the same numbers:
     the other ends of pipes and sockets, which you close once it has started.  They
-    stay yours, and may be closed on exec.
+    stay yours, and need not be inheritable.
 
     The pipes hold 1 MiB, or what the system allows.  ``peer`` says how the child reads
     its stdin, see `open_writer`: with "reads" frames of a pool go without a copy.
@@ -193,7 +193,7 @@ class Process:
 
     @property
     def stderr_tail(self) -> str:
-        """The last lines of its stderr so far; "" unless that was to be "tail"."""
+        """The last lines of its stderr so far; "" unless ``stderr`` is "tail"."""
         return self._child.last_words()
 
     async def wait(self) -> int:
@@ -223,7 +223,7 @@ class Process:
         be called from any thread, and again.
         """
         if self._child.inherited:
-            return  # a forked child's copy: it is the parent's
+            return  # in a forked child: the process is the parent's
         self._end_streams(signal.SIGKILL)
         self._child.end()
 
@@ -284,7 +284,7 @@ class Process:
 
     def __del__(self) -> None:
         if self._child.inherited:
-            return  # a forked child's copy: it is the parent's
+            return  # in a forked child: the process is the parent's
         try:
             if self.returncode is None:
                 warnings.warn(

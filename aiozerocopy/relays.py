@@ -17,7 +17,7 @@ from aiozerocopy._core.waiter import call_soon, current_loop
 from aiozerocopy.opening import open_writer
 from aiozerocopy.streams import ReceiveStream, SendStream
 
-PIECE = 256 << 10  # bytes of a file, or through Python, at a time
+PIECE = 256 << 10  # bytes at a time, of a file or through Python
 
 Source = ByteReceiveStream | AnyFile
 Sink = ByteSendStream | AnyFile
@@ -52,7 +52,7 @@ def relay(
     may arrive as it was before or after.
 
     Raises, when it is awaited:
-        StreamBroken: the text says which of the two; ``bytes_sent`` were moved.
+        StreamBroken: the text says which of the two broke; ``bytes_sent`` were moved.
         StreamClosed: one of the two was closed on this side.
         BusyResourceError: another task is receiving from the source.
         OSError: the file cannot be opened, or no thread can start.
@@ -94,7 +94,7 @@ def open_sink(file: AnyFile, source: ByteReceiveStream) -> int:
     """Return our own fd for a file; a path is created, or emptied.
 
     Raises:
-        ValueError: it is the source; it is not changed.
+        ValueError: the file is the source; it was not changed.
         OSError: it cannot be opened.
     """
     is_named = isinstance(file, (str, bytes, os.PathLike))
@@ -120,7 +120,7 @@ def open_sink(file: AnyFile, source: ByteReceiveStream) -> int:
 async def _in_pieces(
     relay: Relay, source: ReceiveStream, sink: SendStream, nbytes: int | None
 ) -> int:
-    """Send as messages the bytes that the source has at a time, or a file's pieces."""
+    """Send one message for what the source has at a time, or for a piece of a file."""
     fd = source.fileno()
     is_file = fd >= 0 and stat.S_ISREG(os.fstat(fd).st_mode)
     while nbytes is None or relay.moved < nbytes:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Stream(SendStream, ReceiveStream, ByteStream):
-    """A connected stream socket: both directions, each as documented there.
+    """A connected stream socket: a `SendStream` and a `ReceiveStream` in one.
 
     It counts as an `anyio.abc.SocketStream`.
     """

@@ -59,7 +59,7 @@ enum {
 /* What azc_cancel did, and an event's outcome if its status is not 0. */
 enum {
     AZC_DROPPED = 0, /* event.sent bytes are out; no more will be */
-    AZC_RESCUED = 1, /* the unsent rest was copied and will follow */
+    AZC_RESCUED = 1, /* the unsent part was copied and will follow */
     AZC_LATER = 2,   /* a system call is using the buffer: wait for the event */
     AZC_OVER = 3,    /* it had ended before, or was never submitted */
     AZC_UNKNOWN = 4, /* at least event.sent bytes are out; a system call that is
@@ -87,7 +87,7 @@ typedef struct azc_fds {
     int32_t fds[AZC_MOST_FDS];
 } azc_fds;
 
-/* How an operation ended, or where it stands.  `sent` means, in all of the helper, the
+/* How an operation ended, or where it stands.  In all of the helper, `sent` means the
  * bytes of an operation that are out; for a receive, those that have come. */
 typedef struct azc_event {
     uint64_t sequence; /* its number among the port's events */
@@ -133,8 +133,8 @@ int azc_port_close(azc_id port);
 /* Opens a channel over fd.  Unless this fails the channel owns fd, and closes it if the
  * number still has the same device and inode then.  A child that was made without the
  * handlers of pthread_atfork (vfork) has a copy of fd until it calls exec.  flags: AZC_IN
- * or AZC_OUT, and others above.  azc_free frees the channel.
- *   -EINVAL  not one direction    -EBADF, -ENOMEM  as usual */
+ * or AZC_OUT, with any of the other flags above.  azc_free frees the channel.
+ *   -EINVAL  no direction, or both    -EBADF, -ENOMEM  as usual */
 int azc_open(int fd, int flags, azc_id *channel);
 /* As azc_open, over the only fd in fds, which is taken out of it on success. */
 int azc_open_from(azc_fds *fds, int flags, azc_id *channel);
@@ -167,14 +167,15 @@ int azc_bind_port(azc_id channel, azc_id port, uint64_t token, unsigned budget);
  * signal handler or finalizer that sends before the next azc_bind_port. */
 int azc_send_bound(azc_id channel, uint64_t token, const void *data, size_t n,
                    int messages, int ask_room);
-/* Sets the sizes of several messages whose azc_send_bound returned -EINPROGRESS.  Without
- * it, or if the sum of the sizes is wrong (-EINVAL), they are cancelled as one message. */
+/* Sets the sizes of several messages whose azc_send_bound returned -EINPROGRESS.
+ * Without this, or if the sum of the sizes is wrong (-EINVAL), they are cancelled as
+ * one message. */
 int azc_set_sizes(azc_id channel, uint64_t token, const uint64_t *sizes, int nsizes);
 
 /* What azc_send_to_all has sent to one channel. */
 typedef struct azc_tally {
-    uint64_t messages; /* that were out at once */
-    uint64_t bytes;    /* of these messages */
+    uint64_t messages; /* how many were out at once */
+    uint64_t bytes;    /* in these messages */
     uint64_t age_ns;   /* of the last of them, when it was out */
     int32_t away;      /* 1: send nothing there */
     int32_t result;    /* of the last call: see azc_send_to_all */
@@ -206,15 +207,15 @@ int azc_sendv(azc_id channel, azc_id port, uint64_t token, const struct iovec *v
 /* Receives at least need and at most n bytes; with fds, for which need is 1, also the
  * files that come with the bytes.
  *   >= 0  the bytes received; fewer than need means the end of the stream
- *   -EINPROGRESS and the rest: as azc_sendv; at the end of the stream an event
+ *   -EINPROGRESS and the others: as azc_sendv; at the end of the stream an event
  *   has status 0 and fewer bytes than need. */
 ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data, size_t n,
                  size_t need, azc_fds *fds);
 
-/* Receives what is there, n bytes at most, if no receive is queued, without a token.  If
- * some of need bytes have come it asks a few times for the next piece; else it does not
- * wait.  Returns how many bytes came, and stores that in *received unless it is 0.  The
- * end of the stream and an error of the fd are left to azc_recv. */
+/* If no receive is queued, receives the bytes that are there, n at most, without a
+ * token.  If some of need bytes have come it asks a few times for the next piece; else
+ * it does not wait.  Returns how many bytes came, and stores that in *received unless
+ * it is 0.  The end of the stream and an error of the fd are left to azc_recv. */
 ssize_t azc_recv_now(azc_id channel, void *data, size_t n, size_t need,
                      uint64_t *received);
 
@@ -234,9 +235,9 @@ int azc_send_fds(azc_id channel, azc_id port, uint64_t token, const void *data,
  * many): then none are stored. */
 int azc_dup_fds(azc_fds *fds, const int *from, int count);
 /* Stores the ends of a new pipe, one in each.  Both are closed on exec, and never 0, 1
- * or 2, which a daemon may have free.  0, or -EMFILE, -ENFILE: then none are stored. */
+ * or 2, which a daemon may have closed.  0, or -EMFILE, -ENFILE: none are stored. */
 int azc_pipe(azc_fds *from, azc_fds *into);
-/* Closes the fds; there are none in it afterwards. */
+/* Closes the fds, and sets their count to 0. */
 void azc_close_fds(azc_fds *fds);
 
 /* Gives the buffers of an operation back before its end.  The rest of a message that has
@@ -244,7 +245,7 @@ void azc_close_fds(azc_fds *fds);
  *   AZC_OVER   the channel is gone, or does not know the token.  Take the port's
  *              events first: the operation's may be there.  If it was the last
  *              operation that ended in its own call, *event says how it ended
- *   others     as above: an event with this token comes, or is there already */
+ *   others     see AZC_DROPPED; an event with this token comes, or is there already */
 int azc_cancel(azc_id channel, uint64_t token, uint64_t limit, azc_event *event);
 
 /* Copies the pieces of a message, one after the other. */
@@ -257,8 +258,8 @@ int azc_copy_message(void *to, const struct iovec *vec, int count);
  * its buffers.  results[i]:
  *   0            it uses the copy now (without one: its buffers)
  *   1            it is the message of vec now
- *   -EINPROGRESS a system call is using its buffers: the event AZC_COPIED, or that
- *                of its end, will say when it no longer uses them
+ *   -EINPROGRESS a system call is using its buffers: the event AZC_COPIED, or the
+ *                event of the end, says when the call no longer uses them
  *   other        it is over; its event comes, or is there already */
 int azc_move_to_copy(const azc_id *channels, const uint64_t *tokens, int n,
                      const void *copy, uint64_t total, const struct iovec *vec,

@@ -89,7 +89,7 @@ enum {
 enum {
     AZC_RING_NO_FAULT = 0,
     AZC_RING_BAD_INDEX = 1,  /* it went back, too far, or is no multiple of 64 */
-    AZC_RING_BAD_HEADER = 2, /* there is none where a record begins */
+    AZC_RING_BAD_HEADER = 2, /* no header where a record begins */
     AZC_RING_BAD_LENGTH = 3, /* the record ends after the producer's index */
     AZC_RING_BAD_SOCKET = 4, /* something was sent after the handshake */
 };
@@ -124,7 +124,7 @@ typedef struct azc_ring_hello {
     uint64_t magic;
     uint32_t abi;
     uint32_t kind;
-    uint32_t role;  /* of the side that connects: wished for, or (an offer) given */
+    uint32_t role;  /* of the side that connects: asked for, or (in an offer) given */
     int32_t status; /* 0, or -errno: why there is no ring */
     uint64_t capacity;
 } azc_ring_hello;
@@ -248,7 +248,7 @@ static inline int azc_ring__submit(struct iocb *request) {
     return is_taken ? 0 : -1;
 }
 
-/* Adds one to the other's doorbell.  write() could wait, and an eventfd knows RWF_NOWAIT
+/* Adds one to the other's doorbell.  write() could wait, and an eventfd has RWF_NOWAIT
  * for reads only; but the end of an asynchronous request adds one and never waits.  This
  * request ends when the bell can be read or written, which it always can. */
 static inline void azc_ring__knock(azc_ring *ring) {
@@ -278,7 +278,7 @@ static inline void azc_ring__publish(azc_ring *ring, uint64_t index) {
     AZC_RING_KNOCK(ring);
 }
 
-/* 0: you may sleep until the bell; 1: look again, do not sleep. */
+/* 0: you may sleep until the bell rings; 1: look again, do not sleep. */
 static inline int azc_ring__arm(azc_ring *ring, uint64_t wake_at) {
     AZC_RING_STORE(&ring->mine->wake_at, wake_at);
     AZC_RING_FENCE();
@@ -571,7 +571,8 @@ static inline void azc_ring_close(azc_ring *ring) {
 
 enum { AZC_RING_SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
-/* Gives the file this size and all its memory, so that no lack of it kills us later. */
+/* Gives the file this size and all its memory: if that were lacking later, we would be
+ * killed. */
 static inline int azc_ring__allocate(int fd, uint64_t bytes) {
     struct rlimit limit;
     uint64_t pages = (uint64_t)sysconf(_SC_PHYS_PAGES);
@@ -685,7 +686,7 @@ static inline int azc_ring__say(int socket, int kind, int role, int status,
     struct iovec vec = {&hello, sizeof hello};
     struct msghdr message;
     union {
-        struct cmsghdr header; /* aligned as one */
+        struct cmsghdr header; /* (aligns the room) */
         char room[CMSG_SPACE(AZC_RING_FDS * sizeof(int))];
     } control;
     ssize_t n;
@@ -871,8 +872,9 @@ static inline int azc_ring__welcome(azc_ring *ring, int socket, int wanted,
     return r;
 }
 
-/* Listens at a path until the handshake with a client succeeds; only -EFBIG, -ENOMEM and
- * -EMFILE end this earlier.  The caller must remove a file that is already there.
+/* Listens at a path until the handshake with a client succeeds.  If one fails, it
+ * listens on, except after -EFBIG, -ENOMEM or -EMFILE.  The caller must remove a file
+ * that is already there.
  *   -EADDRINUSE   there is such a file;  others, as usual */
 static inline int azc_ring_listen(azc_ring *ring, const char *path, uint64_t capacity,
                                   int role) {

@@ -75,7 +75,7 @@ struct azc_channel {
 
     /* the move in progress */
     bool in_caller;         /* it is made in a thread of the program's */
-    azc_fds *fds;           /* that go with it, or come with it; or NULL */
+    azc_fds *fds;           /* sent or received with it; or NULL */
     uint64_t wanted;        /* bytes that a receive needs; 0: what is there */
     bool alone;             /* there is one processor, and a local peer needs it */
     int vain;               /* receives in a row that asked in vain: see IN_VAIN */

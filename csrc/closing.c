@@ -111,8 +111,8 @@ int azc_free(azc_id id) {
 
 /* ---- fork ------------------------------------------------------------ */
 
-/* The child closes no regular file: a file system may hold up the close, and no peer
- * waits for it. */
+/* The child closes no regular file and no device but a tty: such a close may be held
+ * up, and no peer waits for it. */
 void azc__channel_fork_child(void *object) {
     azc_channel *channel = object;
     azc__pump_fork_child(channel);

@@ -4,7 +4,7 @@
  * that submitted it.  A cancel takes effect at once, unless a system call is using the
  * operation's memory: then the driver applies it after that call.
  *
- * All of these are called with the channel's lock.
+ * All of these but the last are called with the channel's lock.
  */
 #ifndef AZC_ENDING_H
 #define AZC_ENDING_H

@@ -13,7 +13,7 @@ enum { SLOTS_A_CHUNK = 256, CHUNKS = 4096 };
 
 typedef struct azc_slot {
     pthread_mutex_t lock;
-    azc_id id;      /* of the object, or if there is none of the last one */
+    azc_id id;      /* of the object, or of the last one if there is none */
     void *object;   /* or NULL */
     bool inherited; /* in a forked child: the object was the parent's */
     uint32_t next_free;

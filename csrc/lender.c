@@ -8,7 +8,7 @@
 
 enum {
     NAP_MIN_US = 50,   /* until we ask a reader of lent pages again */
-    NAP_MAX_US = 2000, /* until we ask a slow reader again */
+    NAP_MAX_US = 2000, /* a nap that is longer is not doubled again */
 };
 
 /* ---- parties that lend a pipe's pages, or pass them on -------------------- */

@@ -11,9 +11,9 @@
 
 enum {
     LOOK_US = 1000,     /* between two looks of the pump */
-    LATE_US = 300,      /* after which a loop that has ready work is late */
+    LATE_US = 300,      /* a loop is late if its ready work waits longer */
     PROMPT = 8,         /* answers in a row, within LOOK_US each */
-    LONGEST_US = 64000, /* that we wait for an answer */
+    LONGEST_US = 64000, /* the longest wait for an answer */
     TURN_US = 500,      /* of a loop's turn, until it may do other work */
     REPORTS = 4,        /* between two looks at the clock */
     LONG_RECEIVE = 1 << 20,
@@ -33,7 +33,7 @@ typedef struct azc_loop {
     bool is_reported;  /* our poller was readable */
     bool is_late;      /* it was readable at the last look, too */
     unsigned seen;     /* the rounds at the last look */
-    unsigned answered; /* wakes, in a row */
+    unsigned answered; /* wakes in a row that were answered */
     unsigned pause_us; /* between the last wake and the next */
     uint64_t due;
 } azc_loop;
@@ -151,7 +151,7 @@ void azc__loop_forget(azc_channel *channel) {
 
 /* ---- moving ---------------------------------------------------------- */
 
-/* Each report is for one turn, so it takes no report for which no time is left. */
+/* A report comes only once, so this takes no more when no time is left for them. */
 static void move_ready(azc_loop *it, void (*resume)(azc_id channel)) {
     uint64_t who[REPORTS];
     uint64_t end = azc_sys.now_ns() + TURN_US * UINT64_C(1000);

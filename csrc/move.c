@@ -14,7 +14,7 @@
 enum {
     PUMP_BUDGET = 1 << 20,   /* bytes of one socket before the pump's next one */
     CHECK_EVERY = 1 << 20,   /* bytes, until the fd's number is checked again */
-    STARVED_PAUSE_US = 5000, /* until the next try without memory */
+    STARVED_PAUSE_US = 5000, /* until the next try, if memory is lacking */
     DEVICE_PAUSE_US = 5000,  /* for an fd that cannot be polled */
     PATIENCE_NS = 2000000000,
 };
@@ -330,7 +330,7 @@ static int arm(azc_channel *channel, enum azc_drove drove, bool checked) {
         bool replaced = !checked && azc__was_replaced(channel);
         int r = replaced ? 0 : azc__pump_poll(channel);
         if (r < 0 && r != -EPERM) return r;
-        /* The poller does not know such files, so try again by and by. */
+        /* The poller refuses such files, so try again without it. */
         if (r == -EPERM && drove == DROVE_BLOCKED)
             azc__pump_nap(channel, DEVICE_PAUSE_US);
         else if (r == -EPERM)

@@ -121,7 +121,7 @@ static ssize_t copy_rest(const azc_op *op, char *to, uint64_t n) {
     return (ssize_t)copied;
 }
 
-/* Lent pages are taken back: their reader gets a copy of what it has not read. */
+/* Lent pages are taken back: the reader keeps them, and the slot gets copies. */
 ssize_t azc__op_go_on_from(azc_op *op, const char *rest) {
     ssize_t moved = op->lent ? azc__op_detach(op) : 0;
     if (moved < 0) return moved;
@@ -132,7 +132,7 @@ ssize_t azc__op_go_on_from(azc_op *op, const char *rest) {
     return moved;
 }
 
-/* Copies the rest first: taking lent pages back moves it. */
+/* Copies the unsent bytes first: taking lent pages back moves them to other pages. */
 ssize_t azc__op_rescue(azc_op *op, uint64_t limit) {
     uint64_t rest = op->total - op->sent;
     if (rest > limit) return -ENOBUFS;

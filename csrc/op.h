@@ -17,7 +17,7 @@ typedef struct azc_op azc_op;
 
 /* A relay's place in a queue.  Its operation has no bytes, and the queue stops there: the
  * relay moves bytes when its turn comes.  Both functions are called with the channel's
- * lock, and only while the operation is in the queue. */
+ * lock, `wake` only while the operation is in the queue. */
 typedef struct azc_hold azc_hold;
 struct azc_hold {
     /* Its turn may have come, or it is asked to stop. */
@@ -45,11 +45,11 @@ struct azc_op {
     const char *copy;         /* the copy to go on from after that call, or NULL */
     azc_hold *hold;           /* or NULL */
     uint64_t expected;        /* of a hold: bytes that it will move, or 0 */
-    azc_fds *fds;             /* that go out or come with its bytes, or NULL */
+    azc_fds *fds;             /* files that go out or come with it, or NULL */
     void (*then)(void *with); /* called once all is received, before the end */
     void *with;
     bool in_then; /* `then` is running, and uses its memory */
-    void *rescue; /* its own copy of the unsent rest, or NULL */
+    void *rescue; /* its own copy of the unsent bytes, or NULL */
     struct iovec *vec, first[VEC_INLINE];
     int count, at;  /* vec[at] is the first with bytes left, advanced in place */
     uint64_t into;  /* bytes of vec[at] that are sent */
@@ -61,8 +61,8 @@ struct azc_op {
 
 azc_op *azc__op_new(const struct iovec *vec, int count, const uint64_t *sizes,
                     int nsizes);
-/* Makes these its bytes; nothing of it may be sent yet.  Takes more than VEC_INLINE
- * pieces only if it was made with as many. */
+/* Makes these pieces its bytes, of which none may be sent yet.  More than VEC_INLINE
+ * fit only if it was made with as many. */
 void azc__op_fill(azc_op *op, const struct iovec *vec, int count);
 void azc__op_free(azc_op *op);
 /* Sets the lengths of its messages, unless they are known; 0, -ENOMEM, or -EINVAL if
@@ -79,8 +79,8 @@ ssize_t azc__op_detach(azc_op *op);
 /* Goes on from `rest`, which has the unsent bytes; returns the lent bytes copied, or
  * -errno. */
 ssize_t azc__op_go_on_from(azc_op *op, const char *rest);
-/* Copies the unsent rest into memory of its own, and goes on from there; returns the bytes
- * copied, or -ENOBUFS (they are more than limit), -ENOMEM, -EFAULT. */
+/* Copies the unsent bytes into memory of its own, and goes on from there; returns the
+ * bytes copied (lent ones, too), or -ENOBUFS (more than limit), -ENOMEM, -EFAULT. */
 ssize_t azc__op_rescue(azc_op *op, uint64_t limit);
 
 #endif

@@ -11,7 +11,7 @@ enum {
     PIPE_ROOM = 256 << 10, /* bytes in a pipe between */
     LOOK_MS = 1000,        /* after which to check that the fds' numbers are ours */
     LOOK_EVERY = 1 << 20,  /* bytes after which to check that, too */
-    PAUSE_US = 2000,       /* until the next try without memory */
+    PAUSE_US = 2000,       /* until the next try, if memory is lacking */
     REST_US = 10000,       /* longest pause after a ready fd refused */
 };
 
@@ -38,7 +38,7 @@ bool azc__pass_must_stop(azc_passage *pass) {
     return false;
 }
 
-/* ---- the ways --------------------------------------------------------- */
+/* ---- the lanes -------------------------------------------------------- */
 
 static void note_taken(azc_passage *pass, ssize_t n) {
     azc_channel *channel = pass->source.channel;
@@ -144,7 +144,7 @@ static ssize_t move_directly(azc_passage *pass) {
 
 /* ---- what a call has returned ----------------------------------------- */
 
-/* Guesses which side made a call fail that used both. */
+/* Guesses which side is to blame for the error of a call that used both. */
 static azc_side *guilty(azc_passage *pass, int error) {
     bool sinks =
         error == -EPIPE || error == -ENOSPC || error == -EFBIG || error == -EDQUOT;

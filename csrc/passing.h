@@ -35,7 +35,7 @@ typedef struct azc_passage {
     size_t in_between; /* bytes in it */
     char *rest;        /* memory for bytes in transit */
     size_t rest_room, rest_at, rest_bytes;
-    uint64_t look_at;       /* the bytes sent when to check the fds' numbers again */
+    uint64_t look_at;       /* bytes sent, when the fds' numbers are checked again */
     unsigned waits;         /* since bytes were moved */
     bool ended;             /* the source has no more */
     const azc_side *failed; /* the side whose channel has an error, or NULL */

@@ -112,8 +112,9 @@ static int renew_pieces(char *slot, size_t bytes, char *kept, size_t piece) {
     return 0;
 }
 
-/* For want of memory for a second slot: renews it piece by piece.  The kernel replaces
- * whole pages, which some ARM systems have of 64 KiB: less would lose a page's rest. */
+/* If no second slot can take its place: renews the slot piece by piece.  The kernel
+ * replaces whole pages, which have 64 KiB on some ARM systems: a smaller piece would
+ * lose the rest of its page. */
 static int renew_slot(const azc_pool *pool, char *slot) {
     char few[16 << 10];
     size_t page = azc_sys.page_size();

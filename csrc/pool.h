@@ -1,11 +1,11 @@
 /* pool.h - memory that the kernel may be lent: the slots of frame pools.
  *
  * Lent pages (see lender.h) are read when the reader reads, not before.  So only this
- * memory is lent.  It is ours alone, never goes back to malloc, and each slot can be
- * detached: its bytes move to other pages, in one step and at the same address, while the
- * reader keeps the old pages as they were.  If several operations use one slot, detaching
- * it for one leaves the bytes of the others in place.  (A store into a slot that races
- * with a cancel in another thread may be lost.)
+ * memory is lent, except with AZC_LENDS_ALL.  It is ours alone, never goes back to
+ * malloc, and each slot can be detached: its bytes move to other pages, in one step and
+ * at the same address, while the reader keeps the old pages as they were.  If several
+ * operations use one slot, detaching it for one leaves the bytes of the others in
+ * place.  (A store into a slot that races with a cancel in another thread may be lost.)
  *
  * A pool is found by address, so a view of a slot can be sent from any Python object.
  */

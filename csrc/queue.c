@@ -129,7 +129,7 @@ void azc__queue_advance(azc_queue *queue, uint64_t n, bool lent) {
 
 /* ---- going out ------------------------------------------------------- */
 
-/* Takes the operations that are over out, as a list in order: they are sent as a whole,
+/* Takes out the operations that are over, as a list in order: they are sent as a whole,
  * and their lent pages were read.  An empty message (a flush) waits for all before it. */
 azc_op *azc__queue_consume(azc_queue *queue, uint64_t upto) {
     azc_op *first = NULL, **end = &first, **place = &queue->head, *kept = NULL;

@@ -28,7 +28,7 @@ typedef struct azc_shm {
     size_t room, first, count;
     uint64_t records, bytes, waits;
     uint64_t reserved; /* the key of the last reservation */
-    uint64_t awaited;  /* one more than the index that waited for room last */
+    uint64_t awaited;  /* the index at which a send last waited for room, plus one */
     unsigned spin_us;
     bool is_offered; /* but not taken yet */
     bool has_left;   /* we have closed it: no more calls */

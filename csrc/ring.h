@@ -19,8 +19,8 @@ typedef struct azc_batch {
     uint64_t at;     /* the address of the first payload */
     uint64_t span;   /* bytes from there to the end of the last payload */
     uint64_t stride; /* from one payload to the next; 0: sizes differ */
-    uint64_t count;  /* of the records */
-    uint64_t bytes;  /* of their payloads */
+    uint64_t count;  /* how many records */
+    uint64_t bytes;  /* in their payloads */
 } azc_batch;
 
 typedef struct azc_item {
@@ -72,7 +72,7 @@ int azc_shm_hear(azc_id ring);
  *               time it may ring late, so call again after a millisecond at most
  *   -EBUSY      a record is reserved           -EMSGSIZE  too big for this ring
  *   -EPIPE      the consumer has closed the ring, or died
- *   -EPROTO     the peer broke the rules       -ESHUTDOWN, -ECHILD  as above */
+ *   -EPROTO     the peer broke the rules       -ESHUTDOWN, -ECHILD  as in azc.h */
 int azc_shm_send(azc_id ring, const void *data, size_t n, uint32_t type_id);
 int azc_shm_sendv(azc_id ring, const struct iovec *vec, int count, uint32_t type_id);
 

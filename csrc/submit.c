@@ -199,7 +199,7 @@ static bool fits_attempt(const azc_channel *channel, const message *it) {
     return it->n && it->count <= VEC_INLINE && it->n <= channel->lane->offer;
 }
 
-/* The rest after an attempt becomes an operation: the spare, since the message would be
+/* Queues what an attempt has left, as the spare operation, since the message would be
  * torn if memory ran out now.  It goes before all others, which were queued while the
  * attempt was in the kernel. */
 static int queue_rest(azc_channel *channel, const message *it, ssize_t sent) {

@@ -75,9 +75,10 @@ static void consume_sigpipe(const sigset_t *only) {
 enum { BY_VMSPLICE = -1 }; /* in the place of flags */
 
 #ifndef AZC_PORTABLE
-/* preadv2 or pwritev2, at the fd's own position.  musl has no such functions before 1.2.5,
- * and a wheel for musl also runs on those.  As with glibc's, a kernel without the call
- * supports no flags.  (Emulators and sandboxes may lack it.) */
+/* preadv2 or pwritev2, at the fd's own position.  musl has no such functions before
+ * 1.2.5, and a wheel for musl also runs on older ones.  As with glibc's, a kernel
+ * without the call is one that supports no flags.  (Emulators and sandboxes may lack
+ * it.) */
 static ssize_t with_flags(long call, int fd, const struct iovec *vec, int count,
                           int flags) {
     ssize_t n = syscall(call, fd, vec, (long)count, -1L, -1L, flags);
@@ -182,7 +183,7 @@ static ssize_t sys_copy(void *to, const void *from, size_t n) {
 
 enum {
     A_BUFFER = 64 << 10, /* bytes in each buffer that a splice queues */
-    A_HEAD = 768,        /* bytes that the kernel counts for each besides */
+    A_HEAD = 768,        /* more bytes that the kernel counts for each */
     BETWEEN = 512 << 10, /* bytes that the pipe should hold */
 };
 
@@ -268,7 +269,7 @@ static int sys_takes_loans(int socket) {
 }
 
 /* -EOPNOTSUPP means that one of the flags is not known: RWF_NOSIGNAL in an older
- * kernel, or RWF_NOWAIT for a FIFO.  Only the latter is returned. */
+ * kernel, or RWF_NOWAIT for a FIFO.  The caller gets it only for the latter. */
 static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count, int how) {
     static _Atomic bool no_nosignal;
     int nowait = how & SYS_NOWAIT ? RWF_NOWAIT : 0;
@@ -370,7 +371,7 @@ static ssize_t recv_fds(int fd, const struct iovec *vec, int count, azc_fds *fds
 static ssize_t sys_send(int fd, const struct iovec *vec, int count,
                         const azc_fds *fds) {
     if (fds) return send_fds(fd, vec, count, fds);
-    if (count == 1) /* spares the kernel from copying the vector */
+    if (count == 1) /* spares the kernel a copy of the vector */
         return RESULT(
             send(fd, vec->iov_base, vec->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL));
     struct msghdr message = message_of(vec, count);

@@ -1,8 +1,9 @@
 /* sys.h - every system call of the helper, through one table.
  *
  * Each entry returns >= 0 or -errno, unless it says otherwise, and never -EINTR; no
- * other file touches errno.  Calls that a system lacks (splice, say) are NULL.  Tests put
- * a simulated kernel here: they assign other functions before they open a channel.
+ * other file but azc_ring.h touches errno.  Calls that a system lacks (splice, say) are
+ * NULL.  Tests put a simulated kernel here: they assign other functions before they
+ * open a channel.
  *
  * The syscalls, and why
  *   writev, readv     files, ttys, and everything in the portable build
@@ -83,7 +84,7 @@ struct azc_sys {
     int (*is_tty)(int fd); /* 1 or 0 */
     int (*set_nonblock)(int fd);
     int (*is_nonblocking)(int fd);  /* 1 or 0 */
-    int (*no_sigpipe)(int fd);      /* a socket; for want of MSG_NOSIGNAL */
+    int (*no_sigpipe)(int fd);      /* a socket, if MSG_NOSIGNAL is missing */
     int (*takes_loans)(int socket); /* the size of its buffer, or 0 */
     int (*linger)(int fd);          /* seconds that a socket's close may take */
     int (*dup)(int fd);             /* closed on exec, 3 or higher */

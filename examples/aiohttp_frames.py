@@ -41,7 +41,7 @@ class ToClient(ByteSendStream):
         await self._answer.write(item)  # waits while the client is slow
 
     async def aclose(self) -> None:
-        """Drop the client: the hub does this if one takes too long."""
+        """Drop the client; the hub does this if the client takes too long."""
         if self._request.transport is not None:
             self._request.transport.abort()
 
@@ -132,7 +132,7 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--watch", metavar="ADDRESS", help="receive, and do not serve")
-    parser.add_argument("--frames", type=float, default=math.inf, help="to receive")
+    parser.add_argument("--frames", type=float, default=math.inf, help="how many")
     options = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
         if options.watch:

@@ -65,7 +65,7 @@ async def render(client: Client, numbers: range, size: tuple[int, int]) -> np.nd
 
 
 async def result_of(future: Future[np.ndarray], client: Client) -> np.ndarray:
-    """Wait for it; Dask would wait for ever once its client has given up."""
+    """Wait for the pictures; Dask would for ever, even if the client has given up."""
     result = asyncio.ensure_future(future)
     try:
         while not (await asyncio.wait({result}, timeout=1))[0]:
@@ -127,12 +127,12 @@ def progress(title: str, total: int) -> Iterator[Callable[[], object]]:
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     result.add_argument("output", nargs="?", default="film.mp4")
-    result.add_argument("--scheduler", help="address of a cluster (default: one here)")
-    result.add_argument("--workers", type=int, default=2, help="of a cluster here")
+    result.add_argument("--scheduler", help="a cluster's address (default: start one)")
+    result.add_argument("--workers", type=int, default=2, help="of a new cluster")
     result.add_argument("--size", default="1280x720")
     result.add_argument("--frames", type=int, default=300)
     result.add_argument("--fps", type=int, default=60)
-    result.add_argument("--range", type=int, default=10, help="frames of one task")
+    result.add_argument("--range", type=int, default=10, help="frames in a task")
     result.add_argument("--ahead", type=int, default=6, help="ranges under way")
     return result
 

@@ -1,7 +1,7 @@
 """Record the screen into a film: python screen_recorder.py screen.mp4 --seconds 10
 
 The X server copies each picture straight into a slot of a pool, and from there it goes
-to FFmpeg.  A late picture is sent once for each time that was missed, so the film keeps
+to FFmpeg.  A late picture is also sent for each time that was missed, so the film keeps
 its pace.
 """
 
@@ -33,8 +33,8 @@ async def record(path: str, display: str | None, rate: int, seconds: float) -> i
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("path", help="of the film, such as screen.mp4")
-    parser.add_argument("--display", help="such as :0 (default: DISPLAY)")
+    parser.add_argument("path", help="the film to write, such as screen.mp4")
+    parser.add_argument("--display", help="an X display, such as :0 (default: DISPLAY)")
     parser.add_argument("--rate", type=int, default=30, help="frames a second")
     parser.add_argument("--seconds", type=float, default=10)
     given = parser.parse_args()

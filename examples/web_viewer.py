@@ -1,4 +1,4 @@
-"""Show frames that a program makes in any browser: run it and open the address.
+"""Show a program's frames in any browser: run it, and open the address.
 
     python examples/web_viewer.py --port 8000
 

@@ -65,7 +65,7 @@ def seconds_for(item: pytest.Item) -> float:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-timeout asks
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """End the process, with every thread's stack, if a test outlives its time by far.
+    """Print every thread's stack and end the process if a test far outlives its time.
 
     At the end of its time a test is interrupted by an exception, after which its
     clean-up may still wait for ever.  The process is a worker (`-n`): the test has
@@ -136,8 +136,8 @@ def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 def warm_loops() -> None:
     """Run each loop once, and exempt all present objects from collections.
 
-    What a loop opens once for the process is no leak.  Collections then take
-    microseconds instead of 40 ms.
+    What a loop opens once for the process is no leak.  The exemption makes a
+    collection take microseconds instead of 40 ms.
     """
 
     async def look_up() -> None:  # uvloop keeps threads for this

@@ -1,4 +1,4 @@
-"""The map in CONTRIBUTING.md is right: imports and includes go only down the map.
+"""The map in CONTRIBUTING.md is right: imports and includes go only up the map.
 
     python test_architecture.py     prints the right map, in the present order
 
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE, CSRC = ROOT / "aiozerocopy", ROOT / "csrc"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-PRINTED = "put there what python tests/test_architecture.py prints"
+PRINTED = "CONTRIBUTING.md must have what python tests/test_architecture.py prints"
 
 OPTIONAL = {
     *("OpenGL", "Xlib", "aiohttp", "dask", "distributed", "fastapi", "glfw", "h11"),
@@ -58,7 +58,7 @@ MAY_IMPORT = {
 
 
 def module_name(path: Path) -> str:
-    """Return the dotted name below the package: "streams", "web.server", "" for it."""
+    """Return the name in the package: "streams", "web.server"; "" is the package."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(part for part in parts if part != "__init__")
 
@@ -71,7 +71,7 @@ def is_type_checking(node: ast.AST) -> TypeIs[ast.If]:
 
 
 def running(node: ast.AST, inside_functions: bool) -> Iterator[ast.AST]:
-    """Yield this node and all below it, without those for mypy only."""
+    """Yield this node and all nodes below it, except those for mypy only."""
     yield node
     children: Iterable[ast.AST] = ast.iter_child_nodes(node)
     if is_type_checking(node):
@@ -110,7 +110,7 @@ def module_of(name: str) -> str:
 
 @cache
 def ours(path: Path) -> set[str]:
-    """Return our modules that the one at path imports, even if only for types."""
+    """Return which of our modules the one at path imports, even only for types."""
     found = imports(path.read_text(), path, types=True)
     return {
         module_of(name) for name in found if name.partition(".")[0] == "aiozerocopy"
@@ -210,7 +210,7 @@ def circle_in(graph: dict[str, Any]) -> list[str]:
 
 
 def wrong_in(room: str, rooms_below: list[str]) -> Iterator[str]:
-    """Find imports of a room that go up the map, or up the room's own list."""
+    """Find imports of a room that go down the map, or down the room's own list."""
     inside = {name for name in NAMES if room_of(name) == room and name != room}
     graph = {name: ours(NAMES[name]) & inside for name in inside}
     order = [f"{room}.{name}" for name in listed(room)]
@@ -234,11 +234,11 @@ def test_imports_go_one_way() -> None:
     found = [wrong_in(room, order[:at]) for at, room in enumerate(order)]
     culprits = sorted(itertools.chain(*found))
     assert not culprits, "\n".join(culprits)
-    assert listed("_core"), "the core says in which order its modules stand"
+    assert listed("_core"), "_core's docstring must list its modules in order"
 
 
 def wrong_imports(name: str, path: Path) -> Iterator[str]:
-    """Find imports of cffi, of C, or of an optional package at once."""
+    """Find imports of cffi or C, and of optional packages outside of functions."""
     found = imports(path.read_text(), path)
     parts = {part for full in found for part in full.split(".")[:2]}
     if name != "_core.binding" and parts & {"_azc", "cffi", "_cffi_backend"}:
@@ -261,7 +261,7 @@ def test_c_and_optional_packages_are_imported_where_they_are_used() -> None:
     found = (wrong_imports(*each) for each in NAMES.items())
     culprits = sorted(itertools.chain(*found))
     culprits += [
-        f"{name} asks for {asked}, which C has not"
+        f"{name} asks for {asked}, which C lacks"
         for name, path in NAMES.items()
         # (a portable build has no rings)
         if room_of(name) == "_core" and not (PORTABLE and name == "_core.ring_end")
@@ -442,7 +442,7 @@ def offered(name: str) -> set[str]:
 
 
 def wrong_in_c(path: Path, above: set[str]) -> Iterator[str]:
-    """Find includes from below or without use, and calls of the system."""
+    """Find includes of headers below, unused includes, and calls of the system."""
     own, system = includes(path)
     yield from (f"{path.name} includes {other}.h" for other in own - above)
     if path.suffix == ".c":
@@ -455,7 +455,7 @@ def wrong_in_c(path: Path, above: set[str]) -> Iterator[str]:
 
 
 def test_c_files_go_one_way_and_only_sys_calls_the_system(tmp_path: Path) -> None:
-    """No file calls one that calls it, even by way of others."""
+    """No file calls a file that calls it, directly or through others."""
     culprits: list[str] = []
     above: set[str] = set()
     for row in c_rows():

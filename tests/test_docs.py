@@ -145,7 +145,7 @@ def not_installed_by_readme() -> list[str]:
 
 
 def interrupt(process: subprocess.Popen[str]) -> None:
-    """The program prints something and goes on, until Ctrl-C ends it."""
+    """Check that the program prints something and goes on until Ctrl-C ends it."""
     assert process.stdout is not None
     said = process.stdout.readline()
     time.sleep(A_WHILE)

@@ -33,7 +33,7 @@ PROGRAMS = sorted(path for path in EXAMPLES.glob("*.py") if path.stem not in TOG
 
 
 class Example(NamedTuple):
-    """Arguments for a quick end, needs, output, and the frames in its film."""
+    """Arguments that end it soon, its needs, its output, and its film's frames."""
 
     arguments: str = ""  # {folder} is an empty folder, in which it also runs
     needs: str = ""
@@ -97,7 +97,7 @@ async def frames_in(film: Path, *, is_ours: bool = False) -> int:
 
 @pytest.fixture(scope="module")
 def display() -> Iterator[str]:
-    """The display of an X server; where there is none, a wrong name."""
+    """The name of an X server's display; "" where Xvfb is missing."""
     if shutil.which("Xvfb") is None:
         yield ""
         return
@@ -235,7 +235,7 @@ def test_stream_server_shows_what_it_files(tmp_path: Path) -> None:
         assert whole.endswith(one)
 
 
-# The request of a viewer for each server: for pages, a WebSocket.
+# The path that a viewer of each server requests; /raw is a WebSocket of a page.
 WATCHED = {
     "web_viewer": "/raw",
     "aiohttp_frames": "/frames",
@@ -271,7 +271,7 @@ def test_viewers_leave_and_sigterm_ends_it(name: str) -> None:
         assert leaver.recv(1 << 16)
         leaver.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         leaver.close()
-        for _ in range(10):  # (the first may have come before)
+        for _ in range(10):  # (the first bytes may be from before the close)
             assert other.recv(1 << 20)
         listed = Path(f"/proc/{server.pid}/task/{server.pid}/children")
         children = listed.read_text().split()
@@ -313,7 +313,7 @@ def test_live_stream_to_a_server(tmp_path: Path) -> None:
 @linux_only
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 def test_vectors_from_c_and_rust(tmp_path: Path) -> None:
-    """Each receiver checks every value; without cargo, only C takes part."""
+    """Each receiver checks every value; without cargo, Rust is left out."""
     program = EXAMPLES / "vectors" / "vectors.py"
     said = run(program, tmp_path, "--count", "3000", seconds=110)
     rows = [re.split(r"  +", line.strip()) for line in said.splitlines()[1:]]

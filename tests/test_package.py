@@ -1,4 +1,4 @@
-"""What a user downloads: the source archive, the wheel, and errors without C."""
+"""What a user gets: the source archive, the wheel, and errors that say what to do."""
 
 import compileall
 import os
@@ -22,7 +22,7 @@ from aiozerocopy._core import extras
 from aiozerocopy._core.binding import PORTABLE
 
 ROOT = Path(__file__).parents[1]
-# Everything that a build reads; a build of these alone shows that nothing else counts.
+# Everything that a build reads: apart from docs/, a build here has nothing else.
 INPUTS = ("LICENSE", "README.md", "aiozerocopy", "csrc", "pyproject.toml", "setup.py")
 BUILT = {"aiozerocopy.egg-info", "build", "__pycache__"}
 FOR_EXTRAS = r"aiozerocopy\.(trio_streams|gl|web)\b"
@@ -110,7 +110,7 @@ def test_wheel_holds_the_package_for_all_pythons(
     compileall.compile_dir(tmp_path, quiet=1)
     sizes = [path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()]
     most = 3.4 * (1 << 20)
-    assert sum(sizes) <= most, "bytes, with what Python compiles at the installation"
+    assert sum(sizes) <= most, "too many bytes, Python's .pyc files included"
     assert built.stat().st_size <= 256 << 10, "is it stripped?"
 
 
@@ -167,7 +167,7 @@ def test_public_names_are_shown_and_no_others() -> None:
 def test_help_and_star_do_without_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "_is_installed", lambda requirement: False)
     if not extras.requirements("trio"):
-        pytest.skip("not installed: nothing tells what an extra is")
+        pytest.skip("the package is not installed, so its extras are unknown")
     for missing in ("trio", "moderngl", "h11"):
         monkeypatch.setitem(sys.modules, missing, None)
     for name in [name for name in sys.modules if re.match(FOR_EXTRAS, name)]:
@@ -218,7 +218,7 @@ def test_free_threaded_python_stays_so(archive: Path, tmp_path: Path) -> None:
     """The wheel is for that Python only, and works with and without the GIL."""
     base = free_threaded()
     if base is None:
-        pytest.skip("there is no free-threaded Python here: AZC_PYTHON_T=/path/to/one")
+        pytest.skip("no free-threaded Python found: set AZC_PYTHON_T=/path/to/one")
     subprocess.run([base, "-m", "venv", tmp_path / "venv"], check=True)
     python = str(tmp_path / "venv/bin/python")
     without = {name: "" for name in os.environ if name.startswith("PYTHON")}
@@ -239,7 +239,7 @@ def test_free_threaded_python_stays_so(archive: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("start", [["-c", "import aiozerocopy"], ["-m", "aiozerocopy"]])
 def test_import_without_c_says_what_to_do(start: list[str], tmp_path: Path) -> None:
-    """As in the root of a clone, whose aiozerocopy/ hides the installed one."""
+    """As in the root of a clone, whose aiozerocopy/ hides the installed package."""
     ignore = shutil.ignore_patterns("__pycache__", "*.so")
     shutil.copytree(ROOT / "aiozerocopy", tmp_path / "aiozerocopy", ignore=ignore)
     last = complaint([sys.executable, *start], tmp_path)

@@ -37,7 +37,7 @@ def test_next():
 def run(
     folder: Path, *options: str, **settings: bool
 ) -> subprocess.CompletedProcess[str]:
-    """Run two tests, with our own settings and time limits of a tenth."""
+    """Run two tests, with our own settings and a tenth of the time limits."""
     (folder / "test_it.py").write_text(PROGRAM.format(**settings))
     command = [sys.executable, "-m", "pytest", "-p", "conftest"]
     given = ["-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider"]

@@ -5,7 +5,7 @@ complete, and while the program uses its result, the others arrive.
 
 The states of a receive, and who owns its memory
     queued      borrowed; the kernel writes there, then ``then`` uses it
-    there       still borrowed, until `take`
+    complete    still borrowed, until `take`
     taken       the caller's
     failed      the stream has ended, or is closed; the caller's
 
@@ -63,7 +63,7 @@ class Ahead(Generic[T]):
         return len(self._coming)
 
     def __iter__(self) -> Iterator[T]:
-        """Iterate over their results."""
+        """Iterate over the results that `take` will return."""
         return (one.result for one in self._coming)
 
     def begin(self, memory: Buffer, then: ThenRgb, result: T) -> None:
@@ -85,7 +85,7 @@ class Ahead(Generic[T]):
             raise
 
     async def take(self) -> T:
-        """Return the result of the first receive; a cancel leaves it the first.
+        """Return the result of the first receive; after a cancel it is still first.
 
         Raises:
             EndOfStream: the stream ended before its first byte.

@@ -20,7 +20,7 @@ except ModuleNotFoundError as error:
         f"The C part of aiozerocopy is not built in {Path(__file__).parents[2]}: "
         "run `pip install -e .` there, or start Python from another folder to use "
         "an installed aiozerocopy.",
-        name="aiozerocopy",  # so named, `python -m aiozerocopy` says it in one line
+        name="aiozerocopy",  # (`python -m aiozerocopy` then prints it in one line)
     ) from error
 
 

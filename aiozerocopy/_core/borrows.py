@@ -5,8 +5,8 @@ The states of an operation
                  its token.  That happens before C is called.  So a signal handler may
                  raise between any two lines: C never has what is not registered
     queued       C has returned -EINPROGRESS: one event will report the end
-    over         C has said so: by the result of the call, by an event, or by that of
-                 `Channel.take_back`.  Only then are the views removed from `borrowed`
+    over         C has said so: by the result of the call or of `Channel.take_back`, or
+                 by an event.  Only then are the views removed from `borrowed`
 
 `borrowed` is a global, so that a borrow lives as long as C may use the memory, even if
 the program has dropped everything that asked for it.  It holds views only, and so keeps
@@ -68,7 +68,7 @@ class Operation:
     has_room: bool = False  # set when a `put` that waited is within the channel's limit
     is_newer: bool = False  # it carries another message now: see `move_to_copy`
     is_receive: bool = False
-    sent: int = 0  # bytes that are out; of a receive, have come
+    sent: int = 0  # bytes that are out; of a receive, that have come
     taken: int = 0  # of a receive: bytes that had come before it
     total: int = 0
     status: int = 0  # or the -errno that it failed with
@@ -125,7 +125,7 @@ class Operation:
 
     @property
     def was_rescued(self) -> bool:
-        """Cancelled, and its rest follows from a copy."""
+        """Cancelled, and the rest of the message follows from a copy."""
         return self._was_cancelled(constants.AZC_RESCUED)
 
     def _was_cancelled(self, outcome: int) -> bool:
@@ -218,7 +218,7 @@ class Port:
 
     def look(self) -> None:
         """Do as `drain`, but leave the events to the thread that drains the port."""
-        most = 3 * len(self.operations)  # (room, a copy, and the end)
+        most = 3 * len(self.operations)  # (of each: room, a copy, and the end)
         events = ffi.new("azc_event[]", most)
         for event in events[0 : max(0, lib.azc_port_take(self.id, 0, events, most))]:
             _note(event, self.operations)
@@ -228,7 +228,7 @@ class Port:
         self.operations.pop(operation.token, None)
 
     def wait(self, operation: Operation, seconds: float | None = None) -> bool:
-        """Block until the operation is done, or for ``seconds``; return if it is."""
+        """Block until the operation is done, or for ``seconds``; True if it is done."""
         deadline = None if seconds is None else time.monotonic() + seconds
         ready = select.poll()
         ready.register(self.fileno(), select.POLLIN)
@@ -246,7 +246,7 @@ class Port:
         return lib.azc_port_is_busy(self.id) == 1
 
     def close(self) -> bool:
-        """Close, unless it is busy; return whether it did."""
+        """Close the port unless it is busy; return whether that was done."""
         return _close(self._number[0], self.operations)
 
     # (a default argument is still there at interpreter exit, when globals are gone)
@@ -296,7 +296,7 @@ _lost: list[int] = []
 
 
 def sweep() -> None:
-    """Give back the memory of operations that ended on such ports; close idle ports.
+    """Give back the memory of operations that ended on lost ports; close idle ones.
 
     Called now and then, from any thread.  A finalizer may call it while it runs: then a
     port is looked at twice, or not until the next time.

@@ -62,11 +62,11 @@ class RemoteChange:
         """Return once ``ready()`` is true; without a checkpoint if it is already.
 
         It checks at each change, and also every `LOOK_AGAIN` seconds: a signal handler
-        that raises in a finalizer ends it, and Python reports that to nobody.
+        that raises in a finalizer ends the finalizer, and no caller learns of that.
 
-        Without the GIL, an object that is dropped in another thread than its maker's
-        ends when the maker's runs next.  If that one sleeps, only the collector ends
-        it: so that runs at the first check without a change, the second, the fourth...
+        Without the GIL, an object that is dropped by a thread other than its maker ends
+        when the maker runs next.  If the maker sleeps, only the collector ends it: so
+        that runs at the first check without a change, the second, the fourth...
         """
         if ready():
             return
@@ -97,7 +97,7 @@ class RemoteChange:
 
 
 class Turn:
-    """A call's place in the line of one event loop.  All may be called twice."""
+    """A call's place in the line of one event loop; its methods may be called twice."""
 
     __slots__ = ("_line", "_wake")
 
@@ -137,7 +137,7 @@ S = TypeVar("S", bound=HasTurns)
 def in_turn(
     method: Callable[Concatenate[S, P], Awaitable[T]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Let one call at a time run such methods of an object, in the order of the calls.
+    """Let the calls of such methods of an object run one at a time, in their order.
 
     An exception of a signal handler ends the turn, at whichever line it comes.  A lock
     and ``async with`` would leave the lock taken if it comes between the block and

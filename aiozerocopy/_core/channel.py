@@ -4,8 +4,8 @@ All messages have their place in C's queue from the moment that they are submitt
 the order of the calls is the order of the bytes, and there is no line in Python.
 
 A channel that is bound to a port keeps an operation ready: it is registered, and C
-knows its token.  Sends that finish at once all use it, one after the other.  A send
-that does not has used the token up, and `note_result` makes the next operation ready.
+knows its token.  Sends that finish at once all use it, one after the other.  Any other
+send uses the token up, and `note_result` makes the next operation ready.
 A signal handler or a finalizer may send in the middle of that.  So the operation's only
 view is the memory of the message that has it, or None; C checks and stores it in one
 step.  C also refuses a token that is used up.  A message that cannot have the ready
@@ -51,7 +51,7 @@ CHANGED = "a message changed its size while it waited"
 
 # Seconds to wait for one of our threads inside a system call.  It returns within
 # microseconds, unless a peer holds it up.  Closing waits longer if messages are queued,
-# since the call may be using their memory; the thread then closes the fd by itself.
+# since the call may be using their memory.  A slower thread closes the fd by itself.
 _CLOSING, _CLOSING_IN_USE = 0.1, 1.0
 _HELD_UP = 1.0
 
@@ -143,8 +143,8 @@ class Channel(OfOneProcess):
         return stats
 
     def refused(self, status: int, total: int, taken: int | None = None) -> Exception:
-        """Return the exception for a message that was not queued; with ``taken``, the
-        bytes that had come before, for such a receive."""
+        """Return the exception for a message that was not queued, or for a receive,
+        of which ``taken`` bytes had come before."""
         done = taken or 0
         return error_of(
             *(status, done, done + total),
@@ -161,7 +161,7 @@ class Channel(OfOneProcess):
         check(lib.azc_set_limit(self.id, nbytes))
 
     def bind_port(self, port: Port, budget: int) -> None:
-        """Make an operation ready, whose end that port will report.
+        """Make an operation ready; the port will report its end.
 
         After ``budget`` sends that finished at once, one returns 1: yield to the loop.
         """
@@ -174,7 +174,7 @@ class Channel(OfOneProcess):
             self.ready = ready
             if self._port is not None:
                 return
-            self.ready = None  # it is closed, perhaps by `unbind_port` meanwhile
+            self.ready = None  # the channel is closed, perhaps since just now
         else:  # a call in between has bound another operation, before us or after
             lib.azc_bind_port(self.id, port.id, self.ready.token, budget)
         ready.end()
@@ -189,7 +189,7 @@ class Channel(OfOneProcess):
         *,
         ask_room: bool = False,
     ) -> int:
-        """Send buffers as one message, or as messages of those sizes.
+        """Send buffers as one message, or as messages of these sizes.
 
         Returns the result of C: see `note_result`, and `refused` for an error.
 
@@ -217,7 +217,7 @@ class Channel(OfOneProcess):
         return ready if ready is not None and ready.views == [None] else None
 
     def is_sending(self, ready: Operation | None) -> bool:
-        """Return whether a message got this free operation and was not noted yet."""
+        """Return whether a message has this operation, and its result was not noted."""
         if ready is None or ready is not self.ready:
             return False
         return bool(ready.views) and ready.views[0] is not None
@@ -268,7 +268,7 @@ class Channel(OfOneProcess):
     def send_fds(
         self, port: Port, operation: Operation, message: AnyBuffer, fds: Any
     ) -> int:
-        """Send a message that takes fds along; returns as `submit`.
+        """Send a message that carries fds; returns as `submit`.
 
         Raises: as `submit`.
         """

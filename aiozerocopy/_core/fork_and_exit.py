@@ -36,7 +36,7 @@ class OfOneProcess:
 
     @property
     def inherited(self) -> bool:
-        """True in a forked child: it is the parent's, and cannot be used here."""
+        """True in a forked child: the object is the parent's, and useless here."""
         return self._generation != generation
 
 
@@ -49,9 +49,9 @@ _ENDS = (
 
 
 def _hide_ends(hook: Any, args: threading.ExceptHookArgs) -> None:
-    """Report no daemon thread that ends because exit has closed its streams.
+    """Do not report a daemon thread that ends because exit has closed its streams.
 
-    A report could meet Python's end, which aborts if stderr is in use then.
+    Python aborts if a report is using stderr when the interpreter ends.
     """
     error = args.exc_value
     split = getattr(error, "split", None)  # of an exception group

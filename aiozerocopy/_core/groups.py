@@ -25,7 +25,7 @@ def joined(messages: Sequence[Any]) -> bytes:
 
     This is the fast path, in which every step costs as much as a message.  So it checks
     only the first message.  If the length of another counts rows or items instead of
-    bytes, the block has another size than expected, and is not used.
+    bytes, the block does not have the expected size, and is not used.
     """
     if not 0 < len(messages) <= _GROUP_MESSAGES or not _is_plain(messages[0]):
         return b""
@@ -57,7 +57,7 @@ class Group(NamedTuple):
         """Return what to send: the messages, or one block if that is cheaper.
 
         Raises:
-            ValueError: a message has another size by now.
+            ValueError: the size of a message has changed.
         """
         is_large = self.nbytes > _JOIN_BELOW * len(self.sizes)
         if is_large or steady_total(self.messages) < 0:

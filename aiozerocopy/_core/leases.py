@@ -28,8 +28,8 @@ AnyBuffer: TypeAlias = "Buffer | SupportsDLPack"
 class Lent:
     """Memory, yours until `release`; use it with ``with``.
 
-    Every function of this package that takes a buffer takes it.  (It is a buffer for
-    others from Python 3.12 on.)  The memory is free once this is released, and all
+    Every function of this package that accepts a buffer accepts it.  (For others it is
+    a buffer from Python 3.12 on.)  The memory is free once this is released, and all
     views, arrays and sends of it are gone, too.
     """
 
@@ -157,14 +157,14 @@ def array_over(
     return numpy.ndarray(shape, dtype, view)
 
 
-_HOST = frozenset((1, 3, 11, 13))  # DLPack's numbers of memory that a CPU may read
+_HOST = frozenset((1, 3, 11, 13))  # DLPack's numbers for memory that a CPU may read
 
 
 def tensor_memory(tensor: Any, *, writable: bool = False) -> npt.NDArray[Any]:
-    """Return the memory of a tensor, by DLPack, without a copy; it keeps the tensor.
+    """Return the memory of a tensor, by DLPack, without a copy.  It keeps the tensor.
 
     Raises:
-        BufferError: the memory is a device's, or NumPy knows no such tensor.
+        BufferError: the memory is a device's, or NumPy cannot use the tensor.
         ModuleNotFoundError: NumPy is missing.
     """
     kind = type(tensor).__name__
@@ -176,7 +176,7 @@ def tensor_memory(tensor: Any, *, writable: bool = False) -> npt.NDArray[Any]:
         if device in _HOST:
             array = numpy.from_dlpack(tensor)
             if writable and not array.flags.writeable and hasattr(tensor, "__array__"):
-                # DLPack before 1.0 did not say: then NumPy assumes read-only memory.
+                # (DLPack before 1.0 cannot say that memory is writable)
                 other = numpy.asarray(tensor)
                 if _address(other) == _address(array):
                     return other

@@ -61,8 +61,8 @@ class Stats:
 class Ready:
     """An object that is ready from the start, but may be awaited.
 
-    So the result of every function that opens something may be awaited, and the
-    functions may also be called where there is no event loop.
+    So the result of every function that opens something may be awaited, and one that
+    need not wait may also be called where there is no event loop.
     """
 
     __slots__ = ()
@@ -81,8 +81,8 @@ class Bound(Ready):
     def __init__(self, *channels: Channel) -> None:
         self._channels = channels
         self._waiter: Waiter | None = None
-        # The running asyncio loop is compared with this at every call: it is ours
-        # only while the stream is open and bound there.
+        # Compared with the running asyncio loop at every call: the stream's loop, or
+        # NOWHERE if the stream is not bound to such a loop, or takes no more messages.
         self._loop: Any = NOWHERE
         self._thread = 0
         self._binders: list[int] = []  # threads; the first to begin gets the stream
@@ -175,7 +175,7 @@ class Bound(Ready):
 
     @contextlib.contextmanager
     def _watched(self, watcher: Callable[[], object]) -> Generator[None]:
-        """Within the block, call the watcher when this is closed, from any thread."""
+        """Within the block, call the watcher if this is closed, in whichever thread."""
         self._watchers += (watcher,)
         try:
             yield

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 class _Terms(NamedTuple):
     """The objects that a lease refers to."""
 
-    life: object  # held by the lease's views: its reference count shows if any live
+    life: object  # held by the views: its reference count shows whether any exist
     on_end: Callable[[], object]
 
 
@@ -102,8 +102,8 @@ def _view(key: int, terms: _Terms, address: int, nbytes: int) -> memoryview:
     The objects that ``on_end`` refers to are kept until then.
     """
     start = _Start.from_address(address)
-    # (Python runs signal handlers after a call, but not while it unpacks: so none comes
-    # between the two, whose exception would end the lease)
+    # (Python runs signal handlers after a call, but not while it unpacks: so no
+    # handler's exception can come before the assignment, and end the lease)
     (lease,) = map(_Lease, (key,))
     _untrack(lease)
     start.lease = lease  # (the attribute that is set first is deleted first)
@@ -131,15 +131,18 @@ class Slots:
         return sum(is_over(look(keys + i)) for i in range(len(keys)))
 
     def claim(self, terms: _Terms) -> tuple[int, int] | None:
-        """Lease a free slot and return its key and number: the next in a circle, or
-        else the last one again, whose memory is still in the processor's caches."""
+        """Lease a free slot; return the lease's key and the slot's number.
+
+        In a circle, the search begins after the slot that was leased last; else with
+        that slot, whose memory is still in the processor's caches.
+        """
         keys, count = self._keys, len(self._keys)
         for i in range(self._next, self._next + count):
             last = look(keys + i % count)
             if not is_over(last):
                 continue
             key = next(_numbers)
-            _leases[key] = terms  # (first: `is_over` is true of keys not in it)
+            _leases[key] = terms  # (first: `is_over` is true of a key that is absent)
             if exchange(keys + i % count, last, key):
                 self._next = (i + self._in_circle) % count
                 return key, i % count
@@ -212,7 +215,7 @@ class Claim:
         _leases[self.key] = self._terms
 
     def view(self, address: int, nbytes: int) -> memoryview:
-        """Return a view of the memory, once; read-only memory must not be written."""
+        """Return a view; call this once.  Read-only memory must not be written."""
         return _view(self.key, self._terms, address, nbytes)
 
     # (the default arguments as in `_Lease`)
@@ -249,7 +252,7 @@ class FileMemory(Memory):
             with pin(self._mapping) as start:
                 self._start = _address(start)
         except BaseException:
-            self.file.close()  # (otherwise its receiver closes it)
+            self.file.close()  # (if this succeeds, the caller closes it)
             raise
 
     def _at(self, index: int) -> int:

@@ -115,7 +115,7 @@ def _is_tensor(data: object, error: Exception) -> bool:
 
 
 def _refusal(data: object, error: Exception, strided: str) -> Exception:
-    """Return an error that says what to do about a buffer that cffi did not take."""
+    """Return an error that says what to do about a buffer that cffi refused."""
     if "contiguous" in str(error):
         return BufferError(strided)
     if "read-only" in str(error) or "writable" in str(error):  # NumPy: a ValueError

@@ -91,7 +91,7 @@ class _Arrived(Exception):
 
 
 def _leave(_view: object, _n: int) -> NoReturn:
-    raise _Arrived  # so `_keep` keeps it
+    raise _Arrived  # so that `_keep` keeps the bytes
 
 
 class ReceiveStream(Bound, ByteReceiveStream):
@@ -160,7 +160,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
 
         ``shape`` is the number of records in a batch, then the shape of one: each
         batch of ``batches((256, 3), "float32")`` is an array of 256 records of three
-        numbers, received in place by one wake-up of the task.  All batches are full,
+        numbers, received in place with one wake-up of the task.  All batches are full,
         except the last: an array of the whole records that are left.
 
         An array is yours, and the next batch has memory of its own.  With a
@@ -182,7 +182,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
         return Batches(self, shape, dtype, pool)
 
     def _has_unread(self) -> bool:
-        """Return whether bytes came before those that the fd has now."""
+        """Return whether bytes were read from the fd that no call has returned yet."""
         return bool(self._unread or self._in.stats().leftover)
 
     def _enter_alone(self) -> Waiter:

@@ -195,7 +195,7 @@ def _open(
 def _refuse(
     operation: Operation, result: int, failed: int, source: ReceiveStream
 ) -> None:
-    """Raise why the relay did not begin, or end the operation if a stream failed."""
+    """Raise what prevented the relay; if a stream failed, end the operation instead."""
     if failed and result == -errno.EINVAL:
         raise ValueError(f"{source!r} cannot be relayed onto itself")
     if not failed and result != -errno.ECHILD:
@@ -268,7 +268,7 @@ AnyFile = Union[str, bytes, "os.PathLike[Any]", int, HasFileno]
 
 
 def open_source(file: AnyFile, offset: int | None = None) -> ReceiveStream:
-    """Return a file as a source, from ``offset``; the caller's fd stays as it is.
+    """Return a file as a source, from ``offset``; the caller's fd stays open.
 
     Without an offset an open file is read from its position, which moves along.
 
@@ -299,7 +299,7 @@ def open_source(file: AnyFile, offset: int | None = None) -> ReceiveStream:
 
 
 async def close_source(source: ReceiveStream) -> None:
-    """Close it; an open file's position is after the bytes moved, not those read."""
+    """Close it; an open file's position is then after the bytes moved, not read."""
     if unread := source._in.stats().leftover:
         with contextlib.suppress(OSError):  # not a regular file
             os.lseek(source.fileno(), -unread, os.SEEK_CUR)

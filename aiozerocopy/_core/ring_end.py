@@ -41,7 +41,7 @@ PRODUCER: int = constants.AZC_PRODUCER
 CONSUMER: int = constants.AZC_CONSUMER
 
 CLOSED = "the ring is closed"
-HEADER = 16  # bytes in front of each payload, of the capacity
+HEADER = 16  # bytes of the capacity in front of each payload
 _LARGEST = (1 << 32) - 1
 
 # The results of functions that move records, if the caller should try again later.
@@ -261,7 +261,7 @@ class RingEnd(OfOneProcess):
     # -- the end ----------------------------------------------------------------------
 
     def leave(self, clean: bool) -> None:
-        """Tell the peer that this is the end, or let it find out."""
+        """End the ring for the peer: as closed, if ``clean``, or as if we had died."""
         lib.azc_shm_leave(self.id, clean)
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ RESCUE_LIMIT = 64 << 20  # bytes that a cancelled send may copy
 QUEUE_LIMIT = 32 << 20  # bytes that put lets in before it waits
 LINGER = 1.0  # seconds for accepted messages, when a block ends by an exception
 
-# A task that sends while another one does waits in line, or gets BusyResourceError.
+# While a task is sending, another one waits in line, or gets BusyResourceError.
 Concurrent = Literal["queue", "raise"]
 
 
@@ -208,9 +208,9 @@ class SendStream(Bound, ByteSendStream):
         """Queue the buffers as one message; wait only for room.
 
         They stay borrowed until the ticket is done.  There is room if the message and
-        the queued bytes are at most ``queue_limit``; an empty queue has room for any
-        message.  A cancel while it waits for room leaves no trace.  Afterwards it may
-        let other tasks run: a cancel then acts as in `send`.
+        the queued bytes are together at most ``queue_limit``; an empty queue has room
+        for any message.  A cancel while it waits for room leaves no trace.  Afterwards
+        it may let other tasks run: a cancel then acts as in `send`.
 
         Raises: as `send`, for errors that are known at once.
         """
@@ -259,10 +259,11 @@ class SendStream(Bound, ByteSendStream):
         return None
 
     async def send_many(self, messages: Iterable[AnyBuffer]) -> None:
-        """Send messages in as few system calls as possible, each contiguous.
+        """Send messages in as few system calls as possible, each in one piece.
 
         Small ones are copied into one block, which is cheaper than borrowing each.
-        Cancelled, messages not begun leave no trace, and the one in progress completes.
+        After a cancel the message in progress completes, and the next ones leave no
+        trace.
 
         Raises: as `send`; the messages before the failing group were sent.
         """
@@ -282,7 +283,7 @@ class SendStream(Bound, ByteSendStream):
                     sizes = map(nbytes, messages)
                     result = out.note_batch(waiter.port, mine, sizes, *found)
                     await self._attend(waiter, mine, result)
-        except BaseException as error:  # (the block is ours: once is enough)
+        except BaseException as error:  # (the block is ours: one undo is enough)
             await self._undo(waiter, ready, mine, error)
             raise
         if found is not None:
@@ -369,7 +370,8 @@ class SendStream(Bound, ByteSendStream):
         """Refuse the call if it must be alone and is not.
 
         A call is over once it is done, so an interrupted call leaves no claim.  (An
-        exclusive stream is never bound to a port, so all its calls come here.)
+        exclusive stream is not bound to a port, or runs on trio: so none of its calls
+        takes `send`'s fast path, and all come here.)
         """
         if self._is_exclusive:
             if self._call is not None and not self._call.done:

@@ -105,7 +105,7 @@ class Row:
     ) -> dict[int, Operation | None]:
         """Send to this part, after all that was sent there before, without waiting.
 
-        All operations are that port's, and the message was made at ``since_ns``.
+        All its operations are the port's; the message was made at ``since_ns``.
 
         Returns the seats where the message is not out, by their numbers; they are left
         now.  Each comes with the operation that will end later or has failed, or with
@@ -183,8 +183,8 @@ def move_to_copy(
 ) -> None:
     """Let operations that carry one message go on from a copy of it, in one piece.
 
-    If there is a newer message, an operation of which nothing is out yet becomes that
-    instead: ``is_newer``.  Without a copy the others stay as they are.  An operation
+    If there is a newer message, an operation of which nothing is out yet carries that
+    instead (``is_newer``).  Without a copy the others stay as they are.  An operation
     holds all of the memory until C has said which it uses, maybe a moment later.
     """
     results = ffi.new("int[]", [_NOT_ASKED] * len(channels))

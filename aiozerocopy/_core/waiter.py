@@ -8,7 +8,7 @@ pump does because this loop is late (csrc/loop.h).  The first stream of a loop o
 waiter and the last one closes it, so a program that has closed its streams has no fd of
 ours left.
 
-Everything here runs in the loop's own thread, except `Waiter.leave`, which a garbage
+A `Waiter` is used in its loop's own thread, except for `leave`, which a garbage
 collector may call from anywhere.
 """
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 running_asyncio_loop = asyncio._get_running_loop
 LOOP_IS_CHEAP = sys.version_info >= (3, 12)
 
-# (so before 3.12 a send checks that the loop runs a task, and that the thread is its)
+# (so before 3.12 a send checks that the loop runs a task, and compares threads)
 running_tasks: dict[Any, Any] = getattr(asyncio.tasks, "_current_tasks", {})
 this_thread = threading.get_ident
 
@@ -81,7 +81,7 @@ class _AsyncioLoop:
         return self.native.is_closed()
 
     async def park(self, operation: Changing) -> None:
-        """Return at its next change, or earlier."""
+        """Return at the operation's next change, or earlier."""
         future = self.native.create_future()
 
         def wake() -> None:
@@ -156,7 +156,7 @@ class _TrioLoop:
         try:
             operation.listen(wake)
             await event.wait()
-        finally:  # (also if this coroutine was closed, which must not be woken)
+        finally:  # (also if this coroutine was closed: it must not be woken)
             operation.forget(wake)
 
 
@@ -203,7 +203,7 @@ class Waiter:
             self._end()
 
     def leave(self, key: object) -> None:
-        """Serve one stream fewer, and give its buffers back that are free."""
+        """Serve one stream fewer, and give back those of its buffers that are free."""
         call_soon(self.loop, partial(self._leave, key))
 
     def _leave(self, key: object) -> None:
@@ -291,7 +291,7 @@ def runs_here(loop: Loop) -> bool:
 
 
 def call_soon(loop: Loop, callback: Callable[[], object]) -> None:
-    """Run it in the loop's thread: now if that is this one, or the loop is closed."""
+    """Call back in the loop's thread; now, if this is it or the loop is closed."""
     if loop.is_closed() or runs_here(loop):
         callback()
     else:

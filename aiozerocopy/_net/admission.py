@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
 ADMISSION_SECONDS = 5.0  # from accept to the end of admission, or to a whole request
 CONNECTIONS = 1024  # at a time
-# While a server is full, clients of one address may come, or ask again:
-AT_ONCE = 100  # times, and then
+# How often the clients of one address may come, or ask again, while a server is full.
+AT_ONCE = 100  # in a burst
 A_SECOND = 10
-MOST_PACES = 4096  # addresses that are remembered for that
+MOST_PACES = 4096  # addresses whose `Pace` is remembered
 LOG_SECONDS = 60.0  # between two lines of one kind about refused clients
 MAX_TOKEN = 1024
 _TOKEN = struct.Struct("<4sH")
@@ -87,7 +87,7 @@ class Pace:
         return max(0.0, self._due - now)
 
     def allows(self, now: float) -> bool:
-        """Count an event, unless it is too early."""
+        """Count an event, unless it is too early; return whether it was counted."""
         return self._due + self._each <= now and self.count(now) == 0
 
     def is_rested(self, now: float) -> bool:
@@ -101,7 +101,7 @@ class Guest:
     def __init__(self, address: str) -> None:
         self.address = address
         self.share: str = share_of(address)
-        self.number: int = next(_NUMBERS)  # (a loop's clock may stand still meanwhile)
+        self.number: int = next(_NUMBERS)  # (two may come at the same time)
         self.since: float = anyio.current_time()
         self.scope: anyio.CancelScope = anyio.CancelScope()
 
@@ -110,8 +110,8 @@ class Crowd:
     """The guests of a server: at most ``limit`` are seated, and ``room`` are let in.
 
     Guests of one address (of IPv6: with the same first 64 bits) have at most ``share``
-    seats, by default half of them.  127.0.0.1 and ::1 have no such limit,
-    since a proxy may connect from there, and no `Pace`.
+    seats, by default half of them.  127.0.0.1 and ::1 have no such limit, and no
+    `Pace`, since a proxy may connect from there.
     """
 
     def __init__(
@@ -165,14 +165,14 @@ class Crowd:
         return found
 
     def enter(self, address: str) -> Guest:
-        """Let a client of this address ("" for a UNIX socket's) wait."""
+        """Add a client of this address ("" for a UNIX socket) as a guest that waits."""
         guest = Guest(address)
         self._guests.add(guest)
         self._waiting.add(guest)
         return guest
 
     def has_seat(self, address: str) -> bool:
-        """Whether a guest of this address could be seated now."""
+        """Return whether a guest of this address could be seated now."""
         share = share_of(address)
         is_over = share and len(self._seats.get(share, ())) >= self._share
         return not is_over and self.seated < self.limit
@@ -196,7 +196,7 @@ class Crowd:
         self._waiting.remove(guest)
 
     def make_room(self) -> Guest | None:
-        """Send a guest that waits away, and return it; None if all are seated."""
+        """Send away a guest that waits, and return it; None if all are seated."""
         most = max(self._waiting.values(), key=len, default=())
         first = min(most, key=lambda guest: guest.number, default=None)
         if first is not None:
@@ -299,7 +299,7 @@ class Admission:
 
 
 def tokens_of(token: str | bytes | Sequence[str | bytes] | None) -> tuple[bytes, ...]:
-    """Return the tokens that are accepted; none for None.
+    """Return the tokens that are accepted: an empty tuple for None.
 
     Raises: TypeError; ValueError for no token, an empty one, or one that is too long.
     """
@@ -321,7 +321,7 @@ def tokens_of(token: str | bytes | Sequence[str | bytes] | None) -> tuple[bytes,
 
 
 def is_one_of(given: bytes, tokens: Sequence[bytes]) -> bool:
-    """Compare them in constant time, so that the time says nothing about the tokens."""
+    """Compare with each token, in a time that says nothing about the tokens."""
     return bool(sum(hmac.compare_digest(given, token) for token in tokens))
 
 

@@ -60,13 +60,14 @@ def connect_tcp(
     A peer that cannot be reached any more (a cut link, a machine that is off) breaks
     the stream after about ``dead_after`` seconds (ETIMEDOUT); None leaves that to the
     kernel's settings.  A peer that can be reached, but does not read, is waited for.
-    While bytes are unacknowledged this needs Linux 6.15, and takes at least 15 seconds;
-    older kernels give up after 15 minutes.
+    While bytes are unacknowledged, ``dead_after`` needs Linux 6.15, and is at least 15
+    seconds; older kernels give up after 15 minutes.
 
     Raises:
-        OSError: nobody answered, the name is unknown, or ``timeout`` (TimeoutError);
-            the text has host and port, and the addresses if several were tried, and
-            the cause is the error of the only address, or an ExceptionGroup of all.
+        OSError: nobody answered, the name is unknown, or ``timeout`` is over
+            (TimeoutError); the text has host and port, and the addresses if several
+            were tried, and the cause is the error of the only address, or an
+            ExceptionGroup of all.
         ValueError: an impossible port, or ``timeout`` or ``dead_after`` is not above 0.
     """
     check_port(port)
@@ -256,7 +257,7 @@ async def look_up(
 
 
 def interleaved(candidates: Sequence[Candidate], first: int) -> list[Candidate]:
-    """Alternate the families after ``first`` addresses of the best; 0: do not."""
+    """Alternate families after ``first`` addresses of the best family; 0: do not."""
     if not first:
         return list(candidates)
     families: dict[int, list[Candidate]] = {}

@@ -72,7 +72,7 @@ class WholeSender(MessageStream):
                 await self._stream.send(bytes(piece))
                 out += len(piece)
             self._was_cut = False
-        except StreamBroken as error:  # (it counts the bytes of one piece, encrypted)
+        except StreamBroken as error:  # (which counts one piece's encrypted bytes)
             if error.errno is None:
                 raise
             raise error_of(-error.errno, out, total, at_least=True) from error.__cause__

@@ -59,7 +59,7 @@ _KINDS |= dict.fromkeys("efd", "f") | {"?": "b", "Zf": "c", "Zd": "c"}
 
 
 class FrameError(Exception):
-    """The received bytes are no frame to be taken, or the next frame is not found."""
+    """No acceptable frame has come, and where the next one begins is unknown."""
 
 
 class WrongMagic(FrameError):
@@ -67,7 +67,7 @@ class WrongMagic(FrameError):
 
 
 class UnknownVersion(FrameError):
-    """A frame of a later version than this receiver knows."""
+    """A frame of a version that this receiver does not know."""
 
 
 class CorruptHeader(FrameError):
@@ -145,7 +145,7 @@ class FrameHeader:
         pixel_format = self.pixel_format.encode("ascii")
         if len(pixel_format) > 16 or "\0" in self.pixel_format:
             raise ValueError(
-                "pixel_format must be at most 16 letters of ASCII, not "
+                "pixel_format must be at most 16 ASCII characters, not "
                 f"{self.pixel_format!r}"
             )
         if self.metadata_length > MAX_METADATA:

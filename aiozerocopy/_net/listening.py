@@ -57,7 +57,7 @@ class Listener:
         self.inode = _inode(self.file)
 
     def close(self) -> None:
-        """Stop listening, and remove the file unless another server has put its own, or
+        """Stop listening, and remove the file unless another server has replaced it, or
         this is a forked child."""
         is_ours = self.generation == fork_and_exit.generation
         if self.file is not None and is_ours and self.sock.fileno() >= 0:

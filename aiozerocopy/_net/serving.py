@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 GRACE = 5.0  # seconds that handlers have to finish when the server closes
 BACKLOG = 1024
 BURST = 64  # clients let in before other tasks run
-LOOKS = 256  # clients accepted, or refused, which is quicker, before other tasks run
+LOOKS = 256  # clients let in or (which is quicker) refused before other tasks run
 PAUSE = 0.1  # seconds without accepting, when there are no fds or no memory
 BREATH = 0.02  # seconds without accepting after a refusal: then many come at once
 
@@ -103,15 +103,15 @@ def serve_tcp(
     several, clients must show one first: see `client.present_token`.  They have five
     seconds for both, and lose their place if others need it meanwhile.  A client that
     comes when ``max_connections`` are served is sent away, and so is one whose address
-    has ``max_per_address`` already (by default half of them; 127.0.0.1
+    has ``max_per_address`` already (by default half of ``max_connections``; 127.0.0.1
     and ::1 have no such limit).  A client on whose connection no byte has moved for
     ``idle_timeout`` seconds is cancelled.  ``dead_after`` is as for `connect_tcp`,
     ``concurrent`` as for `open_writer`.
 
     Raises:
-        TypeError, ValueError: the handler is not an async function, or no such port.
-        OSError (when it is entered): it cannot listen there; host and port are in the
-            text.
+        TypeError, ValueError: the handler is not an async function, or a port, a limit
+            or a token is impossible.
+        OSError (when it is entered): listening failed; the text has host and port.
     """
     check_port(port)
     check_counts(0, port=port)
@@ -143,7 +143,8 @@ def serve_unix(
     See `Server`, and `serve_tcp` for the rest.
 
     Raises (when it is entered):
-        OSError: it cannot listen there, or another process does; it names the path.
+        OSError: listening failed, or another process listens there; the text has the
+            path.
     """
 
     async def listen() -> list[Listener]:
@@ -182,7 +183,7 @@ class Server(Service):
     ``async with`` serves inside the block.  At its end the server stops accepting, and
     the handlers have `GRACE` seconds to finish (see `aclose`), or none if the block
     fails.  `serve_forever` serves until cancelled, in such a block or without one.
-    Either way "aiozerocopy" logs its addresses, at info level.
+    Either way its addresses are logged to "aiozerocopy", at info level.
 
     A client's stream is closed when its handler returns.  If the handler raises, the
     stream is aborted, the error is logged to "aiozerocopy" (at debug level if the
@@ -227,7 +228,7 @@ class Server(Service):
         for address in self.addresses:
             if isinstance(address, tuple):
                 return int(address[1])
-        raise AttributeError("it listens on no TCP port")
+        raise AttributeError("the server listens on no TCP port")
 
     @property
     def connections(self) -> int:

@@ -57,12 +57,12 @@ RECEIVE_SIZE = 64 << 10
 PATIENCE = 5.0  # seconds that a closing stream waits for the peer's close_notify
 LINGER = 1.0  # seconds of that when a block ends by an exception
 # A close_notify has at most 31 bytes on the wire.  Dask, which calls `_has_unread`, has
-# messages of at least 47: 25 of its own, and those that a record adds.
+# messages of at least 47: 25 bytes of its own, and at least 22 that a record adds.
 GOODBYE = 40
 
 RECORD = 16 << 10  # the most bytes in a record
 
-_SIZED = ("GCM", "CCM", "CHACHA")  # ciphers that add as many bytes to each record
+_SIZED = ("GCM", "CCM", "CHACHA")  # ciphers that add a fixed size to each record
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class Session:
     The states
         shaking   until `shake` returns true
         open      bytes go both ways.  The peer may change the keys, or with TLS 1.2
-                  negotiate anew: until that is done `encrypt` takes nothing
+                  negotiate anew: until that is done `encrypt` accepts nothing
         ended     the peer has sent close_notify.  We may still send
         failed    `failure` says why.  Bytes that were decrypted before are valid
     """
@@ -164,13 +164,13 @@ class Session:
         """
         if not self.said_goodbye:
             before = self.sealed.pending
-            with contextlib.suppress(ssl.SSLError):  # no answer has come, at least
+            with contextlib.suppress(ssl.SSLError):  # (at least: no answer has come)
                 self.ssl.unwrap()
             self.said_goodbye = self.sealed.pending > before
 
     def plain_in(self, sealed: bytes, plain: int, out: int) -> int | None:
-        """Return how many of the ``plain`` bytes are in whole records of the first
-        ``out`` bytes of these records; None if that cannot be known.
+        """Return how many of the ``plain`` bytes are in records that end within the
+        first ``out`` bytes of ``sealed``; None if that cannot be known.
         """
         records, at, whole, held = 0, 0, 0, 0
         while at < len(sealed):
@@ -329,7 +329,7 @@ class TLSStream(MessageStream, ByteStream):
     async def _receive(
         self, view: memoryview, least: int | None, result: Callable[[int], T]
     ) -> T:
-        """Fill the view, or ``least`` bytes of it; if interrupted, release the view."""
+        """Fill the view, or ``least`` bytes at least; if interrupted, release it."""
         need = view.nbytes if least is None else min(least, view.nbytes)
         is_mine, filled = False, 0
 
@@ -478,7 +478,7 @@ class TLSStream(MessageStream, ByteStream):
                 await self.receive_into(memory)
 
     async def __aexit__(self, *error: object) -> None:
-        """Close; after an exception, in a second."""
+        """Close; after an exception, within a second."""
         if error[0] is None:
             await self.aclose()
         else:

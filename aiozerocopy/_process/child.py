@@ -79,7 +79,7 @@ class ChildStdin(SendStream):
     """A stream that knows why its reader left."""
 
     child: ChildProcess | None = None
-    # Turns our error into another one, of the object that started the child.
+    # Turns our error into that of the object that started the child; None: no change.
     reword: Callable[[StreamBroken], StreamBroken | None] | None = None
 
     async def _explain(self, error: StreamBroken) -> StreamBroken:

@@ -20,7 +20,7 @@ Everything here runs in the event loop's thread.
 
 hub            the `Broadcast`             published    a frame, and its messages
 clients        one for each stream         encodings    what clients want of a frame
-direct_client  without a task of its own   frame_queue  what waits for a slow client
+direct_client  a client without a task     frame_queue  what waits for a slow client
 """
 
 from aiozerocopy.broadcast.clients import Client as Client

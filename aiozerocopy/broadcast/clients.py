@@ -1,8 +1,8 @@
 """The clients of a broadcast: one `Client` for each stream, fast, slow or stuck.
 
 A client has at most one message in flight; its policy says whether later frames wait or
-are dropped.  Only whole frames are dropped, and with a frame all that follow it up to
-the next key frame: one that can be decoded without those before it.
+are dropped.  Only whole frames are dropped; with a frame go all that follow it up to
+the next key frame, which can be decoded without the frames before it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ class Client:
         on_event: Callable[[Client, Event, int], object] | None,
     ) -> None:
         if policy not in LIMITS:
-            raise ValueError(f"policy must be one of {', '.join(LIMITS)}: {policy!r}")
+            raise ValueError(
+                f"policy must be one of {', '.join(LIMITS)}, not {policy!r}"
+            )
         if limit is not None and limit < 1:
             raise ValueError(f"limit must be positive, not {limit}")
         self.policy = policy
@@ -118,7 +120,7 @@ class Client:
 
     @property
     def error(self) -> Exception | None:
-        """Why it was disconnected."""
+        """Why the client was disconnected."""
         return None if self._failure is None else self._failure.again()
 
     def detach(self) -> None:
@@ -131,7 +133,7 @@ class Client:
         """Return when the client was detached, or disconnected: see ``error``.
 
         A server's handler awaits this.  A stream that is not a `SendStream`, such as
-        TLS, is fed by this call: without it, nothing is sent there.
+        TLS, is fed by this call, and gets nothing without it.
         """
         while not self.closed:
             await self._change.next()
@@ -146,7 +148,7 @@ class Client:
     # -- for the hub --------------------------------------------------------------
 
     def _hold(self, is_held: bool) -> None:
-        """Hold frames back, as if the stream had no room; or send them again."""
+        """Hold frames back, as if the stream had no room; or go on sending them."""
         self._is_held = is_held
         if is_held:
             self._seat.leave()
@@ -239,7 +241,7 @@ class Client:
         """Close the stream at once."""
 
     def _end(self) -> None:
-        """Safe to repeat: a signal may interrupt it before ``closed`` is set."""
+        """Send no more.  Safe to repeat: a signal may come before ``closed`` is set."""
         self._seat.leave()
         self._forget(self)
         self._change.happen()

@@ -76,7 +76,8 @@ class DirectClient(Client):
             return
         self._operation = self._current = None
         self._since = 0.0
-        if operation.status == 0 or operation.was_rescued:  # its rest will go out
+        # (the rest of a rescued message will go out)
+        if operation.status == 0 or operation.was_rescued:
             self._note_sent(message, time.monotonic_ns())
         elif operation.was_dropped:
             self._drop(message)
@@ -163,7 +164,7 @@ def send(clients: Iterable[DirectClient], message: Message) -> None:
     if ready:
         lineup = Lineup(ready, current_waiter())
         for client in lineup.send(range(len(ready)), message):
-            send([client], message)  # its stream is also the stream of one before it
+            send([client], message)  # an earlier client of the row has the same stream
 
 
 def stop_borrowing(clients: Iterable[DirectClient], newest: Message) -> None:
@@ -192,7 +193,7 @@ def _go_on(
     channels = [client.stream._out for client in clients]
     operations = [client._operation for client in clients if client._operation]
     newer = None if newest is None else newest.shared()
-    # (clients keep no port: that of a loop that has ended would not be swept)
+    # (clients keep no port, or the port of an ended loop would not be swept)
     waiter = clients[0].stream._waiter
     assert waiter is not None
     for client in clients:

@@ -5,8 +5,8 @@ runs an async function in a task of its own: the publisher and the clients of ot
 encodings go on meanwhile.
 
 The states of a frame in a `SlowEncoding`
-    waiting    the newest that was published; if a newer one takes its place, it is
-               dropped for the clients of this encoding
+    waiting    the newest frame; once a newer one is published, this one is dropped for
+               the clients of this encoding
     encoding   one at a time; its memory is borrowed until the encoder has returned
     encoded    offered to each client, which sends, queues or drops it
 """
@@ -46,7 +46,7 @@ _CHEAP = 4  # this many clients to which nothing is sent now count as one
 
 
 class Burst:
-    """The work that was done since other tasks could run."""
+    """The work that was done since other tasks last could run."""
 
     def __init__(self) -> None:
         self.spent: int = 0
@@ -68,7 +68,7 @@ class Audience:
 
     Clients over streams of ours are kept.  A client that is fed by its own
     `wait_closed` is referred to weakly: it goes with the last task that could call
-    that, however the task ends, so no frames wait in vain.
+    `wait_closed`, however that task ends, so no frames wait in vain.
 
     The kept clients are sorted: a frame costs little for those that are in step.  They
     are sorted again only when one came, left or is out of step.
@@ -134,7 +134,7 @@ class Encoding:
     def welcome(self, client: Client, last: Published | None, upcoming: int) -> None:
         """Add a newcomer, and give it the last key frame.
 
-        ``upcoming`` is the sequence of the next frame: if others were published since
+        ``upcoming`` is the sequence of the next frame: if frames were published since
         ``last``, only a key frame can follow it.
         """
         self.clients.add(client)
@@ -271,7 +271,7 @@ class SlowEncoding(Encoding):
             self._last.keep()
 
     async def publish(self, published: Published, started: float) -> None:
-        """Leave the frame to `run`; wait only if a client must get the one before."""
+        """Leave the frame to `run`; wait only if a client must get the frame before."""
         if any(client.policy == "block" for client in self.clients):
             await self.wait_idle()
         self._take(published)
@@ -312,7 +312,8 @@ class SlowEncoding(Encoding):
             message = self._keep(Message(published, await encode(published)))
         except Exception as error:
             self._fail(error)
-            # (It would be in a cycle with the frames of a worker thread's future.)
+            # (The traceback would be in a cycle with the stack frames of a worker
+            # thread's future.)
             error.__traceback__ = None
             return
         finally:
@@ -341,6 +342,6 @@ class SlowEncoding(Encoding):
 
 
 def is_slow(encode: Encode) -> bool:
-    """Is it an async function?"""
+    """Is the encoder an async function, or called as one?"""
     call = getattr(encode, "__call__", None)  # noqa: B004 - of an object, its method
     return inspect.iscoroutinefunction(encode) or inspect.iscoroutinefunction(call)

@@ -14,14 +14,14 @@ class HasKey(Protocol):
 
     @property
     def key(self) -> bool:
-        """Can it be decoded without those before it?"""
+        """Can the frame be decoded without those before it?"""
 
 
 F = TypeVar("F", bound=HasKey)
 
 
 class FrameQueue(Generic[F]):
-    """Frames in order.  The oldest are dropped, and then all up to the next key frame.
+    """Frames in order; the oldest are dropped, with all up to the next key frame.
 
     Methods that drop frames return them, so that the caller can count them.
     """

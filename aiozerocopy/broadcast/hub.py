@@ -47,7 +47,7 @@ class Broadcast(Block):
     Frames that must be copied go to ``slots`` slots that are used again and again, or
     to the heap while slow clients hold all of those.  Pool frames are leased, and
     copied only for clients that fall behind: with three slots, and one more for each
-    async encoder, a producer never waits, whatever the clients do.
+    async encoder, a producer never waits for a slot, whatever the clients do.
 
     The last key frame is kept for clients that come later.
 
@@ -171,7 +171,7 @@ class Broadcast(Block):
                 self._remove(encoding)
 
     def _remove(self, encoding: Encoding) -> None:
-        """Remove it if it is there: a signal's exception may have kept it out."""
+        """Remove the encoding if it is there: a signal may have kept it out."""
         if self._encodings.get(encoding.encode) is encoding:
             del self._encodings[encoding.encode]
 

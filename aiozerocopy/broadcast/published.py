@@ -44,7 +44,7 @@ class Published(Described):
 
     def keep(self) -> None:
         """Copy borrowed memory, so that its slot is free."""
-        if not self.view.readonly:  # (such a copy, and ``bytes``, are)
+        if not self.view.readonly:  # (such a copy is, and so are ``bytes``)
             payload = self.view.tobytes()
             self.view = memoryview(payload)
             self.wire = (self.header.pack() + self.metadata, payload)

@@ -5,8 +5,9 @@
             with picture:
                 await film.send(picture)
 
-A picture is copied once, by the X server.  We speak the X protocol ourselves, since the
-libraries for it block while they wait for a reply, or cannot pass fds.
+In shared memory a picture is copied once, by the X server.  We speak the X protocol
+ourselves, since the libraries for it block while they wait for a reply, or cannot pass
+fds.
 
 screen      X11Screen                   slots     memory that the X server fills
 connection  requests and replies        x11       the messages of the protocol

@@ -15,8 +15,8 @@ If a signal's exception comes between a system call and our note of it, we do no
 how many bytes were sent or received: then the connection is lost, and no slot counts as
 free.
 
-Requests are small and few, so the socket has room for them; if it has none, the server
-is given up.
+Requests are small and few, so the socket has room for them; if it has none, the
+connection is lost.
 """
 
 from __future__ import annotations

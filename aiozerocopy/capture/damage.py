@@ -5,8 +5,8 @@ The bytes of a slot are
     stale       the screen as it was, but some rows have changed since
     unknown     never filled, or given out to be written to: all rows are stale
 
-The server collects the places that are drawn.  We take its collection and note it for
-each slot before we fetch rows, so a part that is drawn meanwhile is damage again.
+The server collects the areas in which something was drawn.  We take its list, and note
+it for each slot, before we fetch rows: what is drawn meanwhile is in the next list.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aiozerocopy.capture.x11 import Rectangle
 
 CLOSE = 16  # rows: copying these costs less than a request
-Rows = list[tuple[int, int]]  # bands: from a row, up to but without another
+Rows = list[tuple[int, int]]  # bands of rows: the first row, and the one after the last
 
 
 class Damage:
@@ -66,13 +66,13 @@ class Damage:
             self.has_news = True
 
     async def take(self) -> None:
-        """Note the places that were drawn since the last time."""
+        """Note the areas in which something was drawn since the last time."""
         self.has_news = False
         self._connection.tell(x11.take_damage(self._damage, self._account, self._taken))
         fetch = x11.fetch_region(self._xfixes, self._taken)
         try:
             found = x11.rectangles(await self._connection.query(fetch))
-        except BaseException:  # the collection is lost: all may have changed
+        except BaseException:  # the list is lost: all may have changed
             self._stale = [self._all for _ in self._stale]
             self.forget()
             raise

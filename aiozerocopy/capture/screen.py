@@ -369,7 +369,7 @@ class X11Screen:
                 self._resize(size)
 
     def _resize(self, size: Rectangle) -> None:
-        """Note a new size; a region that is still on the screen can be used on."""
+        """Note a new size; a region that is still on the screen stays usable."""
         if size == self._whole:
             return
         if self._wanted is not None and self._wanted.within(size) == self._wanted:

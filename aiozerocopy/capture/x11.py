@@ -91,7 +91,7 @@ class Setup(NamedTuple):
     pix_fmt: str  # "" if FFmpeg has no name for it
     depth: int
     pixel_bytes: int
-    row_unit: int  # each row is a multiple of these bytes
+    row_unit: int  # each row has a multiple of these bytes
 
 
 def hello(name: bytes, data: bytes) -> bytes:
@@ -111,7 +111,7 @@ def refusal(head: bytes, rest: bytes) -> str | None:
 
 @_sense("not an X server")
 def setup(data: bytes, screen: int) -> Setup:
-    """Raises: ScreenError if it has no such screen, or is not an X server."""
+    """Read the description.  Raises: ScreenError: no such screen, or no X server."""
     base, vendor, screens, formats, order = struct.unpack_from("=4xI8xH2xBBB", data)
     if base >> 29:  # the first three bits of all ids are 0
         raise ValueError("numbers that no request could hold")
@@ -149,7 +149,7 @@ def _visuals(data: bytes, at: int) -> Iterator[tuple[tuple[int, tuple[int, ...]]
         yield (0, ()), at
 
 
-# By the bits of a pixel, "is the last byte first?", and the masks of the colours.
+# By the bits of a pixel, "is the high byte first?", and the masks of the colours.
 _PIXELS = {
     (32, 0, 0xFF0000, 0xFF00, 0xFF): "bgr0",
     (32, 0, 0xFF, 0xFF00, 0xFF0000): "rgb0",
@@ -288,7 +288,7 @@ def cursor(reply: bytes) -> Cursor:
 
 
 def request_that_failed(error: bytes, majors: dict[int, str]) -> str:
-    """Return which request a server refused, and its name for the reason."""
+    """Return which request a server refused, and X11's name for the reason."""
     code, value, minor, major = struct.unpack_from("=xBxxIHB", error)
     name = ERRORS.get(code, f"error {code}")
     return (

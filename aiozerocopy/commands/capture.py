@@ -140,7 +140,7 @@ def _told(options: argparse.Namespace, film: ffmpeg.Writer, recorder: Recorder) 
     frames = film.frames_written
     text = f"{film.written_to}: {counted(frames)}, {frames / float(options.rate):.2f} s"
     if (behind := recorder.due - frames) > float(options.rate):
-        text += f"; FFmpeg was too slow for {behind:,} more: try a lower --rate"
+        text += f"; FFmpeg was too slow for {behind:,} more frames: try a lower --rate"
     return text
 
 

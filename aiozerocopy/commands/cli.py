@@ -21,7 +21,7 @@ COMMANDS = {
     "demo": "renders a scene into demo.mp4 and checks what is in it",
     "render": "renders a fragment shader into a video",
     "capture": "records the screen into a video",
-    "serve": "shows a scene or a video to browsers and programs",
+    "serve": "shows a scene, the screen or a video to browsers and programs",
     "view": "receives frames, measures them, or pipes them to a program",
 }
 
@@ -77,7 +77,8 @@ def _run(name: str, words: Sequence[str]) -> int:
 def _parser() -> Parser:
     parser = Parser(
         prog="aiozerocopy",
-        description="Memory to pipes, sockets and FFmpeg without a copy.",
+        description="Send memory to pipes, sockets and FFmpeg without a copy in user "
+        "space.",
         epilog="\n".join(f"  {name:<8}{text}" for name, text in COMMANDS.items()),
     )
     parser.add_argument(

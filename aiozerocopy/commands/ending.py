@@ -46,12 +46,12 @@ _NO_SUCH_HOST = "check the name of the host"
 
 _NOT_WRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF)
 
-# Parts of FFmpeg's messages that say nothing: the speaker, and lines that must follow.
+# Cut out of FFmpeg's messages: the speaker, and the words around an input's error.
 _SPEAKER = re.compile(r"^(?:\[[^\]]* @ 0x[0-9a-f]+\] )+")
 _OPENING = re.compile(
     r"^Error opening input: (.*)\nError opening input file (.*)\.$", re.M
 )
-# From version 7 on its last lines are consequences of the reason, not the reason.
+# From FFmpeg 7 on, its last lines are consequences of the reason, not the reason.
 _OUTCOME = re.compile(
     "Error (?:opening (?:in|out)put files?|initializing the muxer|sending frames"
     "|applying encoder options|while opening encoder)|Task finished|Terminating thread"

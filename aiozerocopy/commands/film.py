@@ -67,7 +67,7 @@ async def render(
 ) -> Rendered:
     """Render ``frames`` frames into ``output``, with a bar that has this title.
 
-    With ``check``, note the hash of each.
+    With ``check``, note the hash of each frame.
 
     Raises:
         FFmpegError: FFmpeg is missing, refused or died.

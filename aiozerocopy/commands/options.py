@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 
-LARGEST = 16384  # pixels: no video encoder takes more
+LARGEST = 16384  # pixels: the most that libx264 accepts
 FASTEST = 1_000_000  # frames a second
 LONGEST = 1_000_000_000  # seconds
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
@@ -177,14 +177,14 @@ def add_token(parser: ArgumentParser) -> None:
     group.add_argument(
         "--token",
         type=token,
-        help="the secret that viewers must send; other users of this machine can see "
-        f"it here: better use --token-file, or the variable {TOKEN_VARIABLE}",
+        help="the secret that the server asks for; as other users of this machine can "
+        f"see it, prefer --token-file or the variable {TOKEN_VARIABLE}",
     )
     group.add_argument(
         "--token-file",
         type=file,
         metavar="FILE",
-        help="a file with the token, or for a server with several, one on each line",
+        help="a file with the token; for a server also with several, one on each line",
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-OFTEN, EVERY = 0.1, 5.0  # seconds between two lines: on a terminal, and else
+OFTEN, EVERY = 0.1, 5.0  # seconds between two lines: on a terminal, and elsewhere
 WIPE = "\r\x1b[K"
 
 

@@ -109,7 +109,7 @@ class ShaderScene:
         self._set("iDate", (now.year, now.month - 1, now.day, seconds))
 
     def _set(self, name: str, value: Any) -> None:
-        """Set a uniform, unless the shader does not use it: then it has none."""
+        """Set a uniform, unless the shader does not use it and so lacks it."""
         if name in self._program:
             self._program[name].value = value
 
@@ -132,7 +132,10 @@ class ShaderScene:
             yield frame
 
     async def pictures(self, count: int) -> AsyncIterator[Picture]:
-        """Yield ``count`` pictures in the driver's memory; this thread releases."""
+        """Yield ``count`` pictures in the driver's memory.
+
+        Release each of them in this thread.
+        """
         drawn = 0
         for _ in range(count):
             while drawn < count and self._readback.free:

@@ -258,7 +258,8 @@ def _parser() -> Parser:
     add(
         "--hardware",
         action="store_true",
-        help="with --web, encode H.264 on the GPU, if that works live (see doctor)",
+        help="with --web, encode H.264 on the GPU, if one of its encoders (see doctor) "
+        "holds back no frames",
     )
     add(
         "--name",

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from aiozerocopy._core.borrows import Operation
     from aiozerocopy.opening import HasFileno
 
-    _Key = tuple[int, int, int, int]  # an fd, its kind, and where that is
+    _Key = tuple[int, int, int, int]  # an fd; its file's kind, device and inode
 
 __all__ = ["close", "done", "pipe", "sync"]
 

@@ -7,8 +7,8 @@ Dask finds these by the entry points of this package, so a program needs no impo
 processes of a cluster must have the package.
 
 Unlike with Dask's own ``tcp://``, ``write`` returns only when the bytes are out: a slow
-reader slows its writer, and does not fill the writer's memory.  Large buffers are sent
-uncopied and arrive in place, without the event loop and the GIL.
+reader slows its writer, and does not fill the writer's memory.  Except under TLS, large
+buffers are sent uncopied and arrive in place, without the event loop or the GIL.
 
 tcp, tls, unix  the three protocols         comm      a connection, and how it is made
 messages        a message as bytes          listener  accepts connections as comms

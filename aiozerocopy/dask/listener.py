@@ -77,7 +77,7 @@ class StreamListener(BaseListener):
     async def start(self) -> None:
         """Listen.
 
-        Raises: OSError: it cannot listen there; the address is in the text.
+        Raises: OSError: listening failed; the text names the address.
         """
         self._loop = asyncio.get_running_loop()
         backlog = int(dask.config.get("distributed.comm.socket-backlog"))

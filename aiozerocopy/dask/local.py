@@ -268,7 +268,7 @@ def _is_read_end(fd: int) -> bool:
 
 
 def has_hung_up(fd: int, goodbye: int = 0) -> bool:
-    """Has the peer left, and are at most ``goodbye`` bytes of it unread?
+    """Has the peer left, with at most ``goodbye`` of its bytes unread?
 
     Dask keeps comms for later, and calls ``closed()`` before it uses one again.  So
     this asks the kernel, and receives nothing.

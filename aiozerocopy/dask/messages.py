@@ -7,13 +7,13 @@
 Numbers have 64 bits, in the machine's own byte order.  Dask's ``tcp://`` has the same
 format.
 
-The receiver takes the first block in one piece, and each other frame into memory of its
-own.  So the first block is for frames that are thrown away once they are read: an array
-in it that is kept keeps the whole block alive.
+The first block is received in one piece, and each other frame into memory of its own.
+So the first block is for frames that are thrown away once they are read: an array in it
+that is kept keeps the whole block alive.
 
 The kernel clears fresh memory before we receive into it: measured, that is a third of
-the CPU time in which a worker receives large arrays.  So when the last view of a large
-buffer is gone, its memory waits here for the next buffer of about that size.
+the CPU time that a worker spends on receiving large arrays.  So when the last view of a
+large buffer is gone, its memory waits here for the next buffer of about that size.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NUMBER = 8  # bytes
 # Neighbours up to this size are sent as one buffer: copying these bytes costs less than
 # borrowing one more buffer.
 SMALL = 8 << 10
-# An array in the first block may keep this alive: LITTLE bytes, or 1/PART of its size.
+# What an array in the first block may keep alive: LITTLE bytes, or 1/PART of its size.
 LITTLE, PART = 2048, 20
 
 LARGE = 1 << 20  # bytes of memory that waits; malloc itself keeps smaller pieces

@@ -65,7 +65,9 @@ class TLSListener(TCPListener):
             with anyio.fail_after(timeout("connect")):
                 return await secure(stream, self._context, **options)
         except (*LOST, TimeoutError) as error:
-            logger.warning("TLS with %s failed: %s", peer, str(error) or "it has left")
+            logger.warning(
+                "TLS with %s failed: %s", peer, str(error) or "the client has left"
+            )
             return None
 
 

@@ -1,12 +1,12 @@
 """Frames to and from FFmpeg: `Writer`, `Encoder`, `Reader`, each with its own FFmpeg.
 
 writer        frames to FFmpeg                 reader    frames from FFmpeg
-encoder       its bytes, to one or many        run       its pipes, reports and end
+encoder       a film's bytes, to many clients  run       FFmpeg's pipes, reports, end
 cutters       where a client may join
-arguments     its arguments, from ours         layouts   how a frame lies in memory
-codecs        encoders and our words for them  binary    which FFmpeg; what it answers
-colours       who converts, what a film says   converters RGB and YUV, on the way
-destination   where a film goes                facts     what its log says of a film
+arguments     FFmpeg's arguments, from ours    layouts   how a frame lies in memory
+codecs        encoders, quality and presets    binary    which FFmpeg; what it answers
+colours       who converts; a film's tags      converters RGB to YUV, and back
+destination   where a film goes                facts     what the log says of a film
 """
 
 from aiozerocopy.ffmpeg.binary import find_ffmpeg as find_ffmpeg

@@ -111,7 +111,7 @@ def words(
 
 # ---- filters -------------------------------------------------------------------------
 
-_FILTER = re.compile(r"-vf$|-/?filter|-lavfi")  # (-vframes is none)
+_FILTER = re.compile(r"-vf$|-/?filter|-lavfi")  # (-vframes is no filter)
 
 
 def with_filters(
@@ -146,8 +146,8 @@ _TELL += ",metadata=print:key=azc:file='pipe\\:0':direct=1"
 def timed(options: Sequence[str], rate: Fraction | None) -> list[str] | None:
     """Return the options with a filter that writes frames' times: see `facts.Times`.
 
-    With a rate, FFmpeg's filter "fps" leaves out some frames and repeats others; only
-    the first has a line then.  None if the options have a timing of their own.
+    With a rate, FFmpeg's filter "fps" leaves out some frames and repeats others; then
+    only the first frame has a line.  None if the options have a timing of their own.
     """
     if "copy" in options or any(map(_TIMING.fullmatch, options)):
         return None
@@ -158,7 +158,7 @@ def timed(options: Sequence[str], rate: Fraction | None) -> list[str] | None:
 
 
 def location(path: str | os.PathLike[str]) -> str:
-    """Return a path or URL, written so that FFmpeg takes it for nothing else."""
+    """Return a path or URL, written so that FFmpeg cannot mistake it."""
     if not isinstance(path, str):
         return f"file:{os.fspath(path)}"
     return f"./{path}" if path.startswith("-") and path != "-" else path

@@ -67,13 +67,13 @@ async def ask(
 ) -> tuple[int, str, str]:
     """Return FFmpeg's exit code, its standard output, and the ``tail`` of its stderr.
 
-    Raises: TimeoutError: it has not ended after ``patience`` seconds (None: no limit).
+    Raises: TimeoutError: FFmpeg ran longer than ``patience`` (None: no limit).
     """
     async with open_process(
         [ffmpeg, *QUIETLY, *arguments],
         stdin=False,
         stdout=True,
-        stderr="tail" if tail else False,  # (no thread for it can start at exit)
+        stderr="tail" if tail else False,  # (a tail's thread cannot start at exit)
         env=environment(),
         start_new_group=True,
     ) as process:

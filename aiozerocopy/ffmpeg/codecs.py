@@ -47,8 +47,8 @@ CONTAINERS: dict[str, tuple[str, ...]] = {
 class Codec:
     """An encoder of FFmpeg's: what it takes, and its arguments for our words.
 
-    ``pix_fmt`` is what it gets unless the user names another; None leaves that to
-    FFmpeg.  ``before`` goes before the inputs, ``filters`` behind ours.
+    ``pix_fmt`` is the format of its frames unless the user names another; None leaves
+    the choice to FFmpeg.  ``before`` goes before the inputs, ``filters`` after ours.
     """
 
     pix_fmt: str | None = "yuv420p"
@@ -193,7 +193,8 @@ def chosen(
             if value is not None:
                 whose = codec or "an encoder that FFmpeg chooses"
                 raise ValueError(
-                    f"{word}= is not known for {whose}: give its own in options=[...]"
+                    f"{word}= is not known for {whose}: give the encoder's own "
+                    "option in options=[...]"
                 )
         return Choice(codec)
     if quality is not None and bitrate is not None:

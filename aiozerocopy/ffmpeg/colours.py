@@ -1,7 +1,8 @@
 """The colours of a film: how they are converted and tagged, and which tags a film has.
 
 A film that is written
-    `plan` decides to which YUV RGB is converted, by us or by FFmpeg, and the tags.
+    `plan` decides which kind of YUV the RGB becomes, whether we or FFmpeg convert it,
+    and the film's tags.
 
 A film that is read
     Films are YUV 4:2:0 as a rule, and programs want RGB, which has twice as many bytes.
@@ -119,7 +120,7 @@ def _encoder(choice: Choice, filters: Sequence[str]) -> list[str]:
 
 
 def _needs_even(pix_fmt: str | None, size: tuple[int, int]) -> bool:
-    """Is it 4:2:0 of an odd size?"""
+    """Is the format 4:2:0, and the size odd?"""
     subsampled = pix_fmt is not None and ("420" in pix_fmt or pix_fmt == "nv12")
     return subsampled and any(side % 2 for side in size)
 
@@ -134,7 +135,7 @@ _MATRIX_TAG = {"bt709": "bt709", "bt601": "smpte170m", "bt2020": "bt2020nc"}
 
 
 def _meaning(colour: Colour) -> list[str]:
-    """Return the tags of an RGB input, and of any output."""
+    """Return the tags that RGB has; YUV has these and more: see `_tags`."""
     primaries, transfer = colour.primaries, colour.transfer
     return ["-color_primaries", primaries, "-color_trc", transfer]
 
@@ -149,8 +150,8 @@ def _tags(colour: Colour) -> list[str]:
 def _filters(colour: Colour, *, for_yuv: bool, of_grey: bool = False) -> list[str]:
     """Return FFmpeg's filters that convert RGB or grey for an encoder that wants YUV.
 
-    Frames are tagged too, since some encoders write their tags.  Without accurate_rnd
-    grey comes back up to 3 levels darker.
+    The filters tag the frames too, since some encoders write the frames' tags.  Without
+    accurate_rnd grey comes back up to 3 levels darker.
     """
     levels = "pc" if colour.full_range else "tv"
     told = f"color_primaries={colour.primaries}:color_trc={colour.transfer}"
@@ -184,7 +185,7 @@ def guessed_matrix(size: tuple[int, int]) -> Matrix:
 def conversion_of(facts: Facts, pix_fmt: str) -> Conversion | None:
     """Return our conversion to the wanted format, if it is as good as FFmpeg's.
 
-    It is not for scaled frames: FFmpeg scales the film's own YUV, with more colour.
+    For scaled frames it is not: FFmpeg scales the film's own YUV, with more colour.
     """
     frames, film = facts.frames, facts.film
     if pix_fmt not in PIXELS or frames.pix_fmt not in _OUR_PLANES or film is None:
@@ -238,7 +239,7 @@ class Request:
         return self.pix_fmt in PIXELS and not fixed
 
     def better(self, facts: Facts | None) -> Request:
-        """Return a better request, if there is one, by the facts of the frames.
+        """Return a request that suits the facts of the frames better, or an equal one.
 
         ``facts`` is None if no frame has come.
         """

@@ -1,12 +1,12 @@
 """Frames that are converted between the caller and FFmpeg: RGB to it, films from it.
 
-The way of a frame to FFmpeg
+The path of a frame to FFmpeg
     the caller's memory -> C, without the GIL -> a slot of ours, of half the size ->
     lent to FFmpeg by the pipe.  The caller's memory is read once, before `put` returns;
     the slot is free again when FFmpeg has read it.
 
-A picture that is not converted, but whose rows are apart or upside down, goes the same
-way: it is copied into a slot of its own size.
+A picture that is not converted, but whose rows are apart or upside down, takes the same
+path: it is copied into a slot of its own size.
 
 A small picture is converted in the loop's thread; a large one in another thread, so
 that the loop can go on.  One picture is converted at a time, in the order of the calls,
@@ -76,6 +76,9 @@ class SendingConverter:
     async def put(self, *pieces: AnyBuffer) -> Ticket:
         """Convert a frame and queue it; when this returns, its memory is yours.
 
+        A frame that needs no conversion is sent as it is, and stays borrowed until the
+        ticket is done.
+
         Raises: as `SendStream.put`.
         """
         if not (self.conversion or self._flip) and self._layout.check(pieces):
@@ -137,7 +140,7 @@ def _whole(pieces: Sequence[AnyBuffer]) -> AnyBuffer:
 
 def _gather(pieces: Sequence[AnyBuffer], room: memoryview, flipped: int = 0) -> None:
     """Copy the pieces into ``room``; ``flipped`` rows, if any, in reverse order."""
-    with extras.optional("a frame that is not contiguous or to be flipped", "numpy"):
+    with extras.optional("a frame that is flipped or not contiguous", "numpy"):
         import numpy
 
     if flipped and len(pieces) > 1:

@@ -26,7 +26,7 @@ class Cutter:
         self._data = bytearray()  # not a whole unit yet
 
     def feed(self, data: bytes) -> list[Piece]:
-        """Return the pieces that these bytes complete; they may end anywhere.
+        """Return the pieces that these bytes complete.  The bytes may end anywhere.
 
         Raises: ValueError: the bytes are not of this container.
         """
@@ -302,8 +302,8 @@ class TSPackets(Cutter):
 
     header    its tables: the PAT and the PMT
     gap       after it, the first packet of each stream says that packets are missing
-    piece     the packets from one where a picture or a piece of sound begins to the
-              next such packet, with which the piece is known to be complete
+    piece     the packets from the start of a picture, or of a piece of sound, up to the
+              next such start, which shows that the piece is complete
     """
 
     header: bytes
@@ -325,8 +325,8 @@ class TSPackets(Cutter):
     def gap(self) -> Callable[[bytes], bytes]:
         """Set the discontinuity indicator of each stream's next packet.
 
-        Only where the packet has a field for it: FFmpeg makes one for each picture, and
-        each piece of sound.
+        Only if the packet has an adaptation field: FFmpeg writes one for each picture,
+        and for each piece of sound.
         """
         return partial(_with_gap, set(self._streams))
 

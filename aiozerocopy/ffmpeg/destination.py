@@ -4,8 +4,8 @@ The states of a film
     unfinished   it is written to ``film.unfinished-1a2b3c.mp4``, beside ``film.mp4``,
                  which is not touched.  An MP4 is written in fragments, so that it plays
                  even after a full disk or a killed program
-    kept         it has taken the place of ``film.mp4``; an MP4 got its usual form
-                 before, with the index in front
+    kept         it has taken the place of ``film.mp4``; before that, an MP4 was given
+                 its usual form, with the index in front
     broken off   FFmpeg failed, or had no time to end it.  The part that plays takes the
                  film's place if there is no older film, and else stays where it is
     discarded    no frame of it plays: it was deleted
@@ -27,7 +27,7 @@ from aiozerocopy.ffmpeg.binary import ask
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# The containers that are one file, by their names' ends.
+# By the end of a film's name: the containers that are a single file.
 _FRAGMENTED = ("mp4", "m4v", "mov")
 _SINGLE = (*_FRAGMENTED, "mkv", "webm", "ts", "m2ts", "flv", "avi", "gif", "apng")
 FRAGMENTS = "+frag_keyframe+delay_moov+default_base_moof"  # for -movflags

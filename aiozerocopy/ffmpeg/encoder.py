@@ -85,15 +85,15 @@ class Encoder(Writer, ByteReceiveStream):
     which end after the last frame.
 
     FFmpeg waits while nobody takes its chunks, and then `put`, `send` and `finish` wait
-    too.  So take them in a task of its own: a single task would wait for itself once
+    too.  So take the chunks in another task: a single task would wait for itself once
     the pipes are full, unless the film has only a few small pictures.  FFmpeg is not
     killed because its chunks are taken slowly.
 
     ``format`` is "mp4" (in fragments, to be played while it comes), "mpegts", "webm",
     "mkv", "mov", or FFmpeg's name of any other format that can go through a pipe.
-    ``group`` is the number of frames from one key frame to the next, by default those
-    of two seconds.  MP4 comes a group at a time, other formats a frame at a time.  With
-    ``low_delay`` MP4 comes a frame at a time, too, and no frames are held back.
+    ``group`` is the number of frames from one key frame to the next, by default as many
+    as two seconds have.  MP4 comes a group at a time, other formats a frame at a time.
+    With ``low_delay`` MP4 comes a frame at a time, too, and no frames are held back.
 
     `clients` gives the film to many clients, and `output` is for a `relay` elsewhere.
     The end of the block ends FFmpeg: chunks that were not taken are lost.
@@ -266,7 +266,7 @@ class Subscription(ObjectReceiveStream[bytes]):
         self._change = Change()
         for piece in clients._latest:
             self._add(piece)
-        # The client had no time yet to take these: they do not count for the limit.
+        # The client had no time yet to take these: they do not count towards the limit.
         self._limit = clients._limit + self._waiting
 
     async def receive(self) -> bytes:
@@ -355,8 +355,9 @@ class Clients(Block):
     def subscribe(self, when_slow: Literal["skip", "end"] = "skip") -> Subscription:
         """Return all pieces from the last key frame on, for one client.
 
-        A client for which more than the limit waits goes on at a later key frame, or
-        with ``when_slow="end"`` gets `ClientTooSlow`: for players that cannot skip.
+        If more bytes wait for the client than the limit, it goes on at a later key
+        frame.  With ``when_slow="end"``, for players that cannot skip, it gets
+        `ClientTooSlow` instead.
 
         Raises:
             ValueError: another ``when_slow``.

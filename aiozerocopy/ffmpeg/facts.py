@@ -119,8 +119,8 @@ class Times:
     `arguments.timed`.  So the line is there when the frame is; we never wait for it.
 
     At a constant ``rate`` only the first frame has a line.  (FFmpeg may fill a gap with
-    more frames at once than the pipe has room for lines.  Then it would wait for us to
-    read the lines, while we wait for the first of these frames.)
+    so many frames at once that the pipe has no room for their lines.  Then it would
+    wait for us to read the lines, while we wait for the first of these frames.)
     """
 
     def __init__(self, lines: Lines, start: int, rate: Fraction | None) -> None:

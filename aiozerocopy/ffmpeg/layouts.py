@@ -46,7 +46,7 @@ class Layout:
         return math.prod(self.shape) * self.itemsize
 
     def check(self, planes: Sequence[AnyBuffer]) -> bool:
-        """Refuse buffers that cannot be one frame.  Are they all contiguous?
+        """Refuse buffers that cannot be one frame; return whether all are contiguous.
 
         Raises:
             ValueError: the size, dtype or shape is not that of a frame.
@@ -146,7 +146,7 @@ def layout_of(pix_fmt: str, size: tuple[int, int]) -> Layout | None:
         wide, high = _HALVED[subsampling]
         plane = -(-width >> wide) * -(-height >> high)
         items = width * height * (2 if alpha else 1) + 2 * plane
-        # In rows if that divides evenly: 420 has half as many again as the picture.
+        # In rows if the items fill them: 4:2:0 has half as many again as the picture.
         rows, rest = divmod(items, width)
         shape = (items,) if rest else (rows, width)
     else:
@@ -268,7 +268,7 @@ class Audio:
         if given % self.sample_bytes:
             raise ValueError(
                 f"{given:,} bytes are not a whole number of samples: one of "
-                f"{self.channels} x {self.format} has {self.sample_bytes}"
+                f"{self.channels} x {self.format} has {self.sample_bytes} bytes"
             )
         if type(samples) in (bytes, bytearray):
             return

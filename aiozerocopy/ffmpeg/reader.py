@@ -69,11 +69,12 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
     each frame is a new NumPy array, which you may keep.
 
     Most files have frames in yuv420p: `aiozerocopy.frames` converts these to rgb24,
-    rgba and similar formats, in C, and the next frame while you look at the last if the
-    Reader's own pool has a slot for it.  FFmpeg converts all others, and with
-    ``convert="ffmpeg"`` these too.  The film's tags say how.  A file without tags is
-    taken for BT.709 from 1280x720 on, and else for BT.601, as players do; for other
-    sources without tags FFmpeg assumes BT.601.
+    rgba and similar formats, in C.  With ``copy``, or if the Reader's own pool has a
+    free slot, C converts the next frame while you look at the last.  FFmpeg converts
+    all others, and with ``convert="ffmpeg"`` these too.  The film's tags say how.  A
+    file without tags counts as BT.709 if it is at least 1280 wide or 720 high, and as
+    BT.601 otherwise, as in players; for other sources without tags FFmpeg assumes
+    BT.601.
 
     Once the Reader is open, it has the ``size``, ``layout`` and ``pool`` of its frames,
     even if none come, as after a ``start`` past the end; ``fps`` and ``duration``

@@ -71,7 +71,7 @@ def failure(
 ) -> FFmpegError:
     """Return an error that says how FFmpeg ended, and what it logged last.
 
-    If FFmpeg could not open the ``source``, it is an OSError for that too.
+    If the ``source`` is missing, a folder or forbidden, the error is an OSError, too.
     """
     error = FFmpegError(reason or _reason(returncode))
     said = log.rstrip().rpartition("\n")[2]
@@ -106,9 +106,9 @@ _UNFINISHED = re.compile(
 class Watchdog:
     """Kills a child that does nothing for ``timeout`` seconds while we wait for it.
 
-    The log warns after `SILENT` seconds.  It is a thread: so it works even if the event
-    loop is blocked, and makes no send slower.  ``signs`` returns something that changes
-    while the child works.
+    The log warns after `SILENT` seconds.  The watchdog is a thread, so it works even if
+    the event loop is blocked, and makes no send slower.  ``signs`` returns something
+    that changes while the child works.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Watchdog:
         pause = min(self.timeout, 2 * SILENT) / 8
         while self._process.returncode is None and not self._stop.wait(pause):
             now, signs, cpu = time.monotonic(), self._signs(), self._cpu_seconds()
-            # If this thread was not run for long, the child may not have been either.
+            # If this thread was not run for a while, perhaps the child was not either.
             silent += min(now - looked, self.timeout / 4)
             looked = now
             # A child that waits for input still uses a little CPU time, by polling;
@@ -170,7 +170,7 @@ class Watchdog:
         # when our thread does not run.)
         if not sys.is_finalizing() and threading.current_thread() is not self._thread:
             self._thread.join()
-        self._is_awaited = self._signs = bool  # (they refer to our owner)
+        self._is_awaited = self._signs = bool  # (the old ones refer to our owner)
 
 
 class Run:
@@ -270,7 +270,7 @@ class Run:
             raise failures[0].again()
 
     async def finish(self) -> None:
-        """Wait until FFmpeg has written all; end it anyway.  Raises: FFmpegError."""
+        """Wait until FFmpeg has written all; always end it.  Raises: FFmpegError."""
         try:
             await self.close_inputs()
             await self.process.wait()

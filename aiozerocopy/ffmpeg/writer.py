@@ -57,8 +57,8 @@ class Writer(Video):
     ``options`` are FFmpeg's, as a list or a mapping (``{"crf": 20}``): they go last and
     win, and may contain more inputs or a map.
 
-    ``colour`` says to which YUV RGB is converted, and is written into the film.  RGB
-    that ends as 4:2:0 is converted here, in C, before it goes to FFmpeg, which is
+    ``colour`` says which kind of YUV the RGB becomes, and is written into the film.
+    RGB that ends as 4:2:0 is converted here, in C, before it goes to FFmpeg, which is
     quicker.  With ``convert="ffmpeg"``, or filters in ``options``, FFmpeg does it.
 
     A frame may have any strides.  Our conversion reads rows that are apart or upside
@@ -367,7 +367,7 @@ class Writer(Video):
         await self._keep(running)
 
     async def _keep(self, running: Run) -> None:
-        """Put the film into its place, as FFmpeg has written all."""
+        """Put the film into its place, now that FFmpeg has written all."""
         self.frames_written = running.status().frames
         if self._destination is None:
             return

@@ -19,10 +19,10 @@ thread; a view that goes in another thread leaves it until the context ends).  A
 keeps its context from being collected.
 
 **Nothing blocks.**  Fences are polled with a timeout of zero, with ``anyio.sleep``
-between.  A buffer is mapped once for good (GL 4.4 or ARB_buffer_storage), or else after
-its fence, and copied out in pieces with a checkpoint after each.  A software renderer
-(llvmpipe) does not queue reads: they wait until all is drawn.  There ``put`` and
-``read`` first poll a fence.
+between.  A buffer is mapped once for good (GL 4.4 or ARB_buffer_storage), or else it is
+mapped after its fence and copied out in pieces, with a checkpoint after each.  A
+software renderer (llvmpipe) does not queue reads: they wait until all is drawn.  With
+such a renderer ``put`` and ``read`` first poll a fence.
 
 All calls must come from the thread that made the `Readback`.
 

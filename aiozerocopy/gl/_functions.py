@@ -181,7 +181,7 @@ class ContextSwitch:
         return None  # no platform knows it: the program must make it current
 
     def current(self) -> AbstractContextManager[object]:
-        """Make the context current for a block, and then the one before it again.
+        """Make the context current for a block; then restore the one before.
 
         Costs one call of 1 us if it is current already.
         """

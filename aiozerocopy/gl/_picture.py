@@ -102,7 +102,7 @@ class Slot:
         self.nbytes = nbytes
         self.is_reading = False
         self._fence: Fence | None = None
-        self._lease: int | None = None  # the key of the last one
+        self._lease: int | None = None  # the key of the last lease
         self._memory: Any = None  # our own, unless the buffer stays mapped
         self._name = ctypes.c_uint()
         functions.GenBuffers(1, ctypes.byref(self._name))
@@ -173,7 +173,7 @@ class Slot:
                 await anyio.lowlevel.checkpoint()
                 check()
         finally:
-            if self._name:  # (a deleted buffer was unmapped with that)
+            if self._name:  # (deleting a buffer unmaps it)
                 with (
                     contextlib.suppress(gl.ContextLost),
                     self._gl.current(),
@@ -192,7 +192,7 @@ class Slot:
         return claim.view(self._address, self.nbytes).toreadonly()
 
     def _returned(self) -> None:
-        """Note that the lease has ended: in any thread, perhaps in a collection."""
+        """Note that the lease has ended; in any thread, or in a garbage collection."""
         change = self._change()
         if self._is_retired:
             if threading.get_ident() == self._thread:

@@ -142,8 +142,9 @@ class Format:
 
 _HEAD = "#version 330\nuniform sampler2D source;\n"
 
-# x and y count from the top left corner.  (The height is no constant: with one, which
-# may have become an offset, NVIDIA's driver 580 gave zeros for 2 to 8 rows.)
+# x and y count from the top left corner.  (The shader asks for the height: with a
+# constant, which may have become an offset, NVIDIA's driver 580 gave zeros for 2 to 8
+# rows.)
 _FUNCTIONS = """
 vec4 pixel(int x, int y) {
     return texelFetch(source, ivec2(x, textureSize(source, 0).y - 1 - y), 0);

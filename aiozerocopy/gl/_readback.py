@@ -204,7 +204,7 @@ class Readback:
     async def _ready_for(self, framebuffer: Any) -> None:
         """Wait for room; with a software renderer, also until all is drawn.
 
-        (A GPU queues reads, but there a read would block until then.)
+        (A GPU queues reads, but in software a read blocks until all is drawn.)
         """
         self._check_framebuffer(framebuffer)
         if not self._gl.draws_in_software:
@@ -264,7 +264,7 @@ class Readback:
     # ---- the end -----------------------------------------------------------------
 
     def close(self) -> None:
-        """Delete the buffers; those of pictures that live, when these are gone.
+        """Delete the buffers, each as soon as no picture uses it.
 
         Tasks that wait get anyio.ClosedResourceError.  Idempotent.
         """
@@ -312,4 +312,6 @@ def _check_colors(attachments: Any) -> None:
     if first.dtype.startswith(("i", "u")):
         raise ValueError(f"colours of dtype {first.dtype} are not between 0 and 1")
     if first.components < 3:
-        raise ValueError(f"3 or 4 colours a pixel are needed, not {first.components}")
+        raise ValueError(
+            f"3 or 4 components a pixel are needed, not {first.components}"
+        )

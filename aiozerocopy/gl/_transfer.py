@@ -61,7 +61,7 @@ class Transfer:
         self._picture = picture
         self._unit = context.default_texture_unit
         self._resolved: Any = None
-        # With it a texture's own filters and mipmaps do not matter.
+        # With this sampler a texture's own filters and mipmaps do not matter.
         self._sampler = ctypes.c_uint()
         functions.GenSamplers(1, ctypes.byref(self._sampler))
         for name in (gl.TEXTURE_MIN_FILTER, gl.TEXTURE_MAG_FILTER):
@@ -197,7 +197,7 @@ class Transfer:
 
 
 def fastest(context: Any, size: tuple[int, int]) -> str:
-    """Return yuv420p, if its conversion is quicker than sending the bytes it saves.
+    """Return yuv420p if converting is quicker than sending what it saves, else rgba.
 
     It blocks for some tens of milliseconds, while it measures.
     """

@@ -1,7 +1,7 @@
 """Rings: records to another process through shared memory, without a system call.
 
-Each module says what it has.  One imports those before it, never those after: side,
-sender, receiver, slot, record, routes, ring, handshake, rpc, fanout.
+Each module says what it has.  A module imports those before it, never those after:
+side, sender, receiver, slot, record, routes, ring, handshake, rpc, fanout.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """FanOut: the same records to many consumers, a ring for each.
 
-When the ring of a slow consumer is full, its policy decides.  It delays no other
-consumer: all others have the record before `send` waits.
+When the ring of a slow consumer is full, its policy decides.  All consumers whose rings
+have room get the record before `send` waits for any other.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Consumer:
 
     @property
     def error(self) -> Exception | None:
-        """Why it gets no more records; a new exception each time."""
+        """Why the consumer gets no more records; a new exception each time."""
         return None if self._failure is None else self._failure.again()
 
     def __repr__(self) -> str:

@@ -67,7 +67,7 @@ _REFUSALS = {
     errno.EPIPE: _HUNG_UP,
 }
 _SAME_ROLE = {
-    PRODUCER: "both sides want to send: one of them has to be the consumer",
+    PRODUCER: "both sides want to send: one of them has to receive",
     CONSUMER: "both sides want to receive: one of them has to send",
 }
 
@@ -139,7 +139,7 @@ def listen_ring(
 
 
 class Visits(Block):
-    """The visitors that have asked for our ring, in the order of their asking."""
+    """The visitors that have asked for our ring, in the order in which they asked."""
 
     def __init__(self, listener: Listener, role: int, any_user: bool) -> None:
         self._listener = listener
@@ -325,7 +325,7 @@ async def _hear_ask(sock: socket.socket, role: int, any_user: bool) -> None:
 async def _offer(sock: socket.socket, end: RingEnd) -> None:
     """Finish the listener's part; raise an OSError if the ring was not taken.
 
-    The other side may have its memory even then.
+    The other side may have the ring's memory even then.
     """
     number = sock.fileno()
     with anyio.fail_after(DECISION):

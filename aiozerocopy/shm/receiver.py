@@ -69,7 +69,8 @@ class Receiver(Side):
             await self._wait()
 
     async def _wait(self) -> None:
-        if self.end.forget_lost():  # look again: more may be lost, without a bell
+        # A held batch is lost if its finalizer is interrupted: then no bell rings.
+        if self.end.forget_lost():
             with anyio.move_on_after(LOOK_AGAIN):
                 await self.news()
         else:

@@ -113,7 +113,7 @@ class Ring(AsyncResource, Receives["Record"]):
     def send_stream(self) -> RingSendStream:
         """Return this side as an anyio byte stream; long sends become several records.
 
-        It is closed with the ring, and closes it.
+        Closing the stream closes the ring, and the other way round.
         """
         self._sender()
         return RingSendStream(self)
@@ -166,7 +166,7 @@ class Ring(AsyncResource, Receives["Record"]):
     def receive_stream(self) -> RingReceiveStream:
         """Return this side as an anyio byte stream, without boundaries of records.
 
-        It is closed with the ring, and closes it.
+        Closing the stream closes the ring, and the other way round.
         """
         self._receiver()
         return RingReceiveStream(self)

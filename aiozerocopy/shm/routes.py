@@ -1,7 +1,7 @@
 """Routes: a ring's records by their types, for several tasks.
 
 A ring has one receiver, so one of the waiting tasks reads for all: it puts each record
-into the queue of its type until its own queue has one, and then another task reads.
+into the queue of the record's type until it gets its own; then another task reads.
 Queued records stay in the ring's memory, which bounds the queues.
 """
 

@@ -4,8 +4,8 @@ The states of a call, on the side that calls
     waiting     its record is not in the ring: a cancel leaves no trace
     asked       the other side has it, or will have it
     answered    by a result, an error, or the end of a ring
-    forgotten   its caller was cancelled, or its time is up: a record says so as soon
-                as there is room for it; an answer that comes later is dropped
+    forgotten   its caller was cancelled, or its time is up: a record tells the other
+                side as soon as there is room; an answer that comes later is dropped
 
 Nothing runs in the background.  One of the tasks that wait for an answer reads the
 ring, hands the answers out, and lets another one read when it has its own.  The first
@@ -23,8 +23,8 @@ A call travels as two records, a question and an answer.  A record's payload beg
     16  u32   kind: 1 a call, 2 forget that call, 3 its result, 4 its error
     20        zeros
 
-The `type_id` of both is the method that is called.  The buffers follow the 32 bytes, or
-an error's kind and text in UTF-8, with a zero byte in between.
+The `type_id` of both is the method that is called.  After the 32 bytes come the
+buffers; for an error, its kind and its text in UTF-8, with a zero byte in between.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ class Rpc(AsyncResource):
         returns, the buffers are yours.  The answer is a `Record`, in the ring's own
         memory: release it soon, or the other side has no room for answers.
 
-        The other side gets the ``timeout`` (seconds), and gives up by itself.  After
-        it, or if the call is cancelled, the other side forgets the call, too.
+        The handler on the other side is cancelled when the ``timeout`` (seconds) is
+        over, and also if the call is cancelled.
 
         Raises:
             RemoteError: the handler has failed.
@@ -228,7 +228,9 @@ class Rpc(AsyncResource):
         self._say_forgotten()
         head = _head_of(record, RESULT, ERROR)
         if head is None:
-            self._fail(StreamBroken("the other side sent a record that is no answer"))
+            self._fail(
+                StreamBroken("the other side sent a record that is not an answer")
+            )
             return
         number, _, kind = head
         call = self._calls.get(number)

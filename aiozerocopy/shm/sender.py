@@ -156,8 +156,8 @@ class Sender(Side):
     async def _wait(self, place: Place, slack: float | None) -> None:
         """Wait for room, at most ``slack`` seconds if that is not None.
 
-        The first time the bell rings late, when there is more room than needed.  But
-        first a dropped room must lose its last view, which could write to it.
+        The first time, the bell rings late: when there is more room than needed.  But
+        if a dropped room still has views, which could write to it, wait for their end.
         """
         if not self.end.is_unreserved():
             await place.change.wait(lambda: self.closed or self.end.is_unreserved())

@@ -9,8 +9,8 @@ The states, and who owns what
 
 The loop watches the ring's doorbell, and the socket, whose end means that the peer has
 gone.  Each wakes all waiting tasks, which look at the ring again.  They are woken
-before the doorbell is emptied: if a signal handler raises in between it still rings,
-and they are woken once more.
+before the doorbell is emptied: if a signal handler raises in between, the bell still
+rings, and they are woken once more.
 """
 
 from __future__ import annotations

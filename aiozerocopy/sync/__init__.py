@@ -18,14 +18,15 @@ What ends a call early
                  KeyboardInterrupt leaves the call.  Other threads get no signals
     the end      of a stream, by ``close`` or ``abort`` in another thread: the call
                  raises StreamClosed
-    a fork       streams that were open are the parent's, and every call in the child
-                 says so.  Streams that the child opens use a portal of its own
+    a fork       streams that were open are the parent's: in the child, sends and
+                 receives raise an error that says so, and ``close`` does nothing.  A
+                 child that needs a portal gets its own
 
 A call in a thread whose event loop runs is refused, because it would stop that loop;
 the portal's own thread is such a thread.  ``abort`` may be called anywhere.
 
-Each module says what it has.  One imports those before it: _waiting, _portal, _streams,
-ffmpeg, _rings.
+Each module says what it has.  A module imports those before it: _waiting, _portal,
+_streams, ffmpeg, _rings.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ The states
     running    from then on, even when it has nothing to do
     ended      at the interpreter's exit, which ends the daemon thread
 
-A thread that waits for a call sleeps on the call's gate.  Ctrl-C wakes it; it cancels
-the call and waits for its end, so that the memory that the call had borrowed is free.
+A thread that waits for a call sleeps on the call's gate.  Ctrl-C wakes the thread; it
+cancels the call and waits for the call's end, so that the memory that the call had
+borrowed is free.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class _Call(Generic[T]):
         task, self._task = self._task, None
         assert task is not None
         if not task.cancelled() and task.exception() is None:
-            return task.result()  # (if interrupted, the traceback keeps it)
+            return task.result()  # (if interrupted, the traceback keeps the result)
         try:
             return task.result()
         finally:
@@ -109,7 +110,8 @@ def run(function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs)
 # ---- the portal of this process ----------------------------------------------------
 
 _lock = Lock()
-_loops: list[asyncio.AbstractEventLoop] = []  # the last is ours, the others parents'
+# The last is ours; those before it are the loops of parent processes.
+_loops: list[asyncio.AbstractEventLoop] = []
 _is_ours = False
 
 

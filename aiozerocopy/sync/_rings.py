@@ -1,10 +1,10 @@
 """Rings, blocking.
 
 The calling thread sends and takes: C has a lock for each ring.  Only a call that has to
-wait goes to the portal, whose loop watches the ring's doorbell; it asks C once more, so
-it misses nothing in between.  A record that comes there is left to the calling thread,
-which takes it.  (Without the GIL, what the portal makes ends only while the portal
-runs: a record would be the reader's after its release.)
+wait goes to the portal, whose loop watches the ring's doorbell; the portal asks C once
+more, so it misses nothing in between.  A record that the portal receives is put back,
+and the calling thread takes it.  (Without the GIL, an object that the portal's thread
+made ends only while that thread runs: a record would be held after its release.)
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Ring(Face):
         return self._receive(most, shm.Batch)
 
     def _receive(self, most: int, result: Callable[[Taken], T]) -> T:
-        """Take records; if interrupted, even at the end, leave them to the next."""
+        """Take records.  If interrupted, even at the end, the next call takes them."""
         self._check()
         end: RingEnd = self._it._receiver().end
         mine: list[T] = []  # (keeps the records: `untake` cannot undo a release)

@@ -55,7 +55,7 @@ class Face(OfOneProcess):
     def __init__(self, it: Any) -> None:
         super().__init__()
         self._it = it
-        self._turn = Lock()  # of the threads that receive
+        self._turn = Lock()  # of the threads that receive, or send on a ring
 
     def _run(self, call: Call[T], *args: Any, **options: Any) -> T:
         self._check()
@@ -326,7 +326,7 @@ connect_unix: Final = opens_later(UnixStream, connecting.connect_unix)
 def acquire(pool: FramePool) -> Frame:
     """Return a free slot of a pool; wait for one, in order of the calls.
 
-    Raises: ClosedResourceError: the pool is or was closed.
+    Raises: ClosedResourceError: the pool is closed, or closes meanwhile.
     """
     refuse_in_a_loop()
     with contextlib.suppress(anyio.WouldBlock):

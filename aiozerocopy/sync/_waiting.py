@@ -10,11 +10,11 @@ port's events.  Then it wakes the others, and one of them listens next.  A threa
 does not listen checks its condition again after its gate is in the list, so that it
 misses nothing.
 
-Once its stream has left, the port is closed by the thread that listens: another thread
+Once a stream has left, its port is closed by the thread that listens: another thread
 would close the fd for which the listener waits, and take the event that wakes it.
 
-An exception of a signal handler may come at any line of the main thread.  If this was
-the listener, it has stopped listening when the exception leaves.
+An exception of a signal handler may come at any line of the main thread.  If that
+thread was the listener, it has stopped listening when the exception leaves.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Films, blocking: `Writer` and `Reader`; `write` and `read` for a whole film.
 
-A frame goes to FFmpeg from the thread that sends it; the portal runs only conversions,
-and the beginning and the end of a film.  A film that is open when the program ends is
-ended as after an exception, with a warning.
+`Writer.send` sends a frame from the calling thread, unless it must be converted or
+copied first; all other calls that block run in the portal.  A film that is open when
+the program ends is ended as after an exception, with a warning.
 """
 
 from __future__ import annotations

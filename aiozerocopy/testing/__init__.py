@@ -1,7 +1,7 @@
 """For your own tests: the contract in one call, and streams in memory.
 
 `check_stream` tries the contract's clauses on any stream.  `memory_pair` makes two
-connected streams without fds, threads or a kernel, over which a test decides where its
+connected streams without fds, threads or a kernel: with these a test decides where its
 program meets full buffers, short reads and broken streams.
 """
 

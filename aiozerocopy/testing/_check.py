@@ -54,7 +54,7 @@ async def check_stream(
     ``exact``: the stream promises what ours do and anyio's interface does not: several
     tasks may send at once, ``send(*buffers)`` is one message, a cancelled send sends
     all of it or nothing or breaks the stream, and after its own close every call raises
-    ClosedResourceError, even one that waits.  By default only our own streams do.
+    ClosedResourceError, even one that waits.  By default: only if it is one of ours.
 
     ``only_bytes``: send only ``bytes``, which nobody changes, and allow the stream to
     keep them.  anyio's interface asks for no more.
@@ -134,7 +134,7 @@ class _Ends:
         with contextlib.suppress(anyio.EndOfStream, *may_end):
             while True:
                 piece = await self.receiver.receive()
-                _require(piece, "receive returned no bytes, and not the end either")
+                _require(piece, "receive returned no bytes, and raised no EndOfStream")
                 got += piece
         with contextlib.suppress(*may_end):
             await self.receiver.aclose()
@@ -150,7 +150,7 @@ class _Ends:
 
 
 def _same(got: bytes | bytearray, sent: bytes, *, shorter: bool = False) -> None:
-    """Require that all of it has arrived, or, if ``shorter``, its first part."""
+    """Require that what was sent has arrived, or, if ``shorter``, its first part."""
     if got[: len(sent)] != sent[: len(got)]:
         at = next(i for i, byte in enumerate(got) if byte != sent[i])
         was = "stored after send had ended" if got[at] == POISON else "never sent so"
@@ -319,7 +319,7 @@ async def closed_while_it_sends(ends: _Ends) -> None:
 
 
 async def receives_of_any_size(ends: _Ends) -> None:
-    """Some of them are cancelled, and lose nothing."""
+    """Some of the receives are cancelled, and lose nothing."""
     data, got, ended = ends.message(300_001), bytearray(), False
 
     async def send() -> None:

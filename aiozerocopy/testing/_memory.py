@@ -123,7 +123,7 @@ class _Line:
         self.changed.happen()
 
     def end(self, refused: int, ended: int) -> None:
-        """Refuse messages, and end the stream for the receiver after the bytes out.
+        """Refuse messages, and end the stream for the receiver after what is out.
 
         A side's own close overrides any earlier reason.
         """

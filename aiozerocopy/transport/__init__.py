@@ -1,10 +1,10 @@
 """asyncio's transports, done by this package: for code that has a Protocol, or streams.
 
-Each function has the arguments of the loop's method of that name, and returns real
-`asyncio.Transport` objects, on asyncio's loops and on uvloop.  They are better in this:
-written data is not copied; ``drain`` and `drained` mean that you may use the buffers
-again without changing what is sent; every buffer counts its bytes; no error is
-swallowed.
+The functions that connect or serve have the arguments of asyncio's own of that name,
+and make real `asyncio.Transport` objects, on asyncio's loops and on uvloop.  They
+improve on asyncio: written data is not copied; ``drain`` and `drained` mean that you
+may use the buffers again without changing what is sent; every buffer is counted in
+bytes; no error is swallowed.
 
 Each module says what it contains.  A module imports those before it, never those after:
 readiness, reading, socket_transport, tls, connections, server, asyncio_streams, files,

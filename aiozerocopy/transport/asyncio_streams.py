@@ -57,7 +57,7 @@ async def start_server(
     limit: int = LIMIT,
     **options: Any,
 ) -> Server:
-    """Do as `asyncio.start_server`; raise what `create_server` raises."""
+    """Do what `asyncio.start_server` does; raise what `create_server` raises."""
     factory = partial(_protocol, limit, client_connected_cb)
     return await create_server(factory, host, port, **options)
 
@@ -69,7 +69,10 @@ async def start_unix_server(
     limit: int = LIMIT,
     **options: Any,
 ) -> Server:
-    """Do as `asyncio.start_unix_server`; raise what `create_unix_server` raises."""
+    """Do what `asyncio.start_unix_server` does.
+
+    Raises: as `create_unix_server`.
+    """
     factory = partial(_protocol, limit, client_connected_cb)
     return await create_unix_server(factory, path, **options)
 

@@ -223,7 +223,7 @@ async def begun(
             await ready
     except BaseException:
         transport.abort()
-        top.abort()  # (else it would warn, if it has not begun)
+        top.abort()  # (otherwise TLS would warn if it has not begun)
         raise
     finally:
         ready.cancel()

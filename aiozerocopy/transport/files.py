@@ -32,7 +32,7 @@ async def sendfile(
     Raises:
         ConnectionError: the peer left.
         RuntimeError: the transport is closing, or cannot write any more.
-        ValueError, TypeError: the file, ``offset`` or ``count`` make no sense.
+        ValueError, TypeError: a text file, or a wrong ``offset`` or ``count``.
         asyncio.SendfileNotAvailableError: the kernel cannot do it, and ``fallback``
             is false.
     """
@@ -91,7 +91,7 @@ async def _by_the_kernel(
         if relay.moved:
             file.seek(offset + relay.moved)
         if relay._goes_on and not transport._is_lost:
-            transport._write_pieces([b""])  # (it ends when the file's message does)
+            transport._write_pieces([b""])  # (ends when the file's message does)
         transport._advance()
 
 

@@ -60,7 +60,7 @@ class Readiness(OfOneProcess):
 
 
 class _Guarded(Readiness):
-    """It has an epoll too, from the first fd watched until the last is forgotten."""
+    """Has an epoll too, from the first fd watched until the last is forgotten."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)

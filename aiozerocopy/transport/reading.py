@@ -86,8 +86,8 @@ _NOTHING_NOW = (BlockingIOError, InterruptedError)
 class Reading(asyncio.Transport):
     """The parts of a `SocketTransport` that do not write."""
 
-    # The bases, asyncio's transports, have slots: then attributes are slow unless all
-    # of them are slots.
+    # The bases, asyncio's transports, have slots, so attributes are slow unless all of
+    # them are slots.
     __slots__ = (
         *("__weakref__", "_loop", "_stream", "_fd", "_readiness", "_context"),
         *("_handle", "_protocol", "_is_made", "_closing", "_is_lost", "_untold"),

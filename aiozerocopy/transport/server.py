@@ -51,7 +51,7 @@ async def create_server(
     the same for all addresses.
 
     Raises:
-        OSError: it cannot listen there; host and port are in the text.
+        OSError: listening failed; the text names the host and the port.
         ValueError: the arguments contradict each other.
     """
     secure = for_server(ssl, (ssl_handshake_timeout, ssl_shutdown_timeout))

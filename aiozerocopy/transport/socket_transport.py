@@ -1,11 +1,11 @@
 """The transport of a connected stream socket: write, writelines, write_eof, and flow
-control; `reading` has the rest of its life.
+control; its base class in `reading` does the rest.
 
 The path of one write
     `write` calls `send_at_once` in C, which sends at once if nothing is queued.  The
     rest stays in C's queue, in order, and the pump sends it, without the loop and
     without the GIL.  Nothing is copied, except a small bytearray, or a memoryview of
-    one, for which a copy is cheaper than to borrow it.
+    one, which is cheaper to copy than to borrow.
 
 The states of a buffer, and who owns it
     out       the caller's again when `write` returns: most are
@@ -82,7 +82,7 @@ class SocketTransport(Reading):
         ),
         *("_low", "_protocol_paused", "_eof"),
     )
-    _start_tls_compatible = True  # asyncio asks this before it puts TLS over it
+    _start_tls_compatible = True  # asyncio asks this before it puts TLS over us
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -149,7 +149,7 @@ class SocketTransport(Reading):
             self._write_pieces([data])
 
     def _undo(self, ready: Operation | None, mine: Operation | None) -> None:
-        """Take a write's message back: it has ``mine``, or has begun with ``ready``."""
+        """Take a write's message back: by ``mine``, or ``ready`` if that has begun."""
         if mine is None and self._out.is_sending(ready):
             mine = ready
         if mine is not None:
@@ -228,7 +228,7 @@ class SocketTransport(Reading):
         """Return when everything written is out, and the buffers are yours again.
 
         Raises:
-            OSError: not everything is out, or ever will be; the buffers are yours.
+            OSError: something is not out, and never will be; the buffers are yours.
                 It is the error given to connection_lost, or ConnectionAbortedError.
         """
         if self._pending:
@@ -260,7 +260,7 @@ class SocketTransport(Reading):
             self._readable()
 
     def _end_reading(self) -> None:
-        # After a write has failed by a reset, a read sees EOF: ask C for that first.
+        # After a reset has failed a write, a read sees EOF: ask C for that error first.
         if self._pending and not self._pending[0].done:
             self._port.drain()
         self._forget_ended()
@@ -279,7 +279,7 @@ class SocketTransport(Reading):
                 pending.popleft()
 
     def _finish(self) -> None:
-        self._forget_ended()  # an interrupted one may not have called `_advance`
+        self._forget_ended()  # an interrupted operation may not have called `_advance`
         if self._pending or self._files or self._is_lost:
             return
         if self._closing:
@@ -384,7 +384,7 @@ def transport_over(
     """Return a transport that takes over a connected socket; call `begin` next.
 
     A socket given by the program stays usable until it is closed with the transport,
-    which has another fd of the connection then.
+    which then has a second fd of the connection.
     """
     sock.setblocking(False)
     if sock.family == socket.AF_UNIX:  # (`stream_over` does the same)

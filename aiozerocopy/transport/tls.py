@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class TLSTransport(_SSLProtocolTransport):
     """The transport of a protocol if ``ssl=`` was given, or after `start_tls`.
 
-    It is asyncio's own, but takes any C-contiguous buffer, and has `drained`.
+    It is asyncio's own, but accepts any C-contiguous buffer, and has `drained`.
     """
 
     _ssl_protocol: TLSProtocol
@@ -67,10 +67,10 @@ class TLSTransport(_SSLProtocolTransport):
     async def drained(self) -> None:
         """Return when everything that was written is out.
 
-        Over a transport that is not of this package, that means "written to it".
+        Over a transport that is not of this package, "out" means "written to it".
 
         Raises:
-            OSError: not everything is out, or ever will be.
+            OSError: something is not out, and never will be.
         """
         await self._ssl_protocol.drained()
 
@@ -160,7 +160,7 @@ class TLSProtocol(SSLProtocol):
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            self._process_write_backlog()  # (of what waited for the peer)
+            self._process_write_backlog()  # (writes that waited for the peer)
             self._moved.happen()
 
     def interrupted(self) -> None:
@@ -181,7 +181,7 @@ class TLSProtocol(SSLProtocol):
     def copy_what_waits(self) -> None:
         """Copy the last write, which must wait as the peer renegotiates."""
         last: Any = self._write_backlog[-1]
-        is_old = type(last) is tuple  # of Python 3.10, with how much of it is encrypted
+        is_old = type(last) is tuple  # Python 3.10 adds how much of it is encrypted
         copy: Any = (bytes(last[0]), last[1]) if is_old else bytes(last)
         self._write_backlog[-1] = copy
 
@@ -196,7 +196,7 @@ class TLSProtocol(SSLProtocol):
             await self._moved.next()
         if self._unsent is not None:
             raise self._unsent.again()
-        # (each write that it drops counts there, and the loss itself)
+        # (asyncio counts there each write that it drops, and the loss itself)
         if self._conn_lost > self._is_lost or self._waiting():
             raise aborted(WAS_CLOSED)
         if hasattr(self._wire, "drained"):  # it is one of ours

@@ -3,26 +3,26 @@
     async with azc.web.serve(hub, port=8000) as server:
         print(server.url)
 
-The page takes the best way that server and browser share, all of them over a WebSocket:
+The page uses the best mode that server and browser share.  Each goes over a WebSocket:
 H.264 or, if you ask for it, AV1 (encoded once for all, and again with fewer bits for
-slow links), JPEG (encoded once for all), or the pixels themselves (sent as they are,
-without a copy).
+slow links), JPEG (encoded once for all), or the pixels themselves (as they are;
+`serve` sends them without a copy).
 
 `app` is the same page as an ASGI application, `aiohttp_app` as one of aiohttp.
 
-server     our own server                 asgi, on_aiohttp  in servers of others
+server     our own server                 asgi, on_aiohttp  under other servers
 site       what is offered                guard      which requests are refused, and why
 modes      the ways to watch, and feeds   assets     the files of the page
 settings   what each setting may be
 renditions of H.264 and AV1, and queues   fit        how many bits a viewer gets
-encoding   one encoder at work            encoders   which there are
-codecs     what an encoder is asked for   pyav       in this process
-child      FFmpeg as a child              hardware   the GPU's, if they are live
-planes     frames converted for them      matroska   frames as FFmpeg gets them
+encoding   one encoder at work            encoders   which are installed
+codecs     what an encoder is asked for   pyav       encoders in this process
+child      FFmpeg as a child              hardware   the GPU's encoders, if live
+planes     frames converted for encoders  matroska   frames as FFmpeg gets them
 jpeg       one picture for all viewers    pixels     what can be shown, messages
 link       what is new enough to send     download   a film's file
 exchange   the seam: requests, viewers    request    a request, a refusal
-websocket  a viewer on our connection     http       requests and answers there
+websocket  a viewer on our connection     http       HTTP on our connection
 """
 
 from typing import TYPE_CHECKING, Any

@@ -79,11 +79,12 @@ def app(
     of the application around this one.
 
     ``token``, ``title``, ``modes``, ``hardware``, ``origins``, ``quality`` and
-    ``patience`` are those of `serve`.  So are ``hosts``, without which any address and
-    this machine's name are answered; ``hosts=["*"]`` leaves names to the application
-    around this one.  While ``max_viewers`` watch, or ``max_per_address`` from one
-    address (by default half of them; 127.0.0.1 and ::1 have no such limit), the page of
-    others says that it is full, and tries again.
+    ``patience`` are those of `serve`.  So are ``hosts``, without which requests for any
+    address and for this machine's name are answered; ``hosts=["*"]`` leaves names to
+    the application around this one.  While ``max_viewers`` watch, or
+    ``max_per_address`` from one address (by default half of them; 127.0.0.1 and ::1
+    have no such limit), the page tells others that too many are watching, and tries
+    again.
 
     The server gets a copy of each frame, one for all its viewers, and may copy again.
 
@@ -109,14 +110,14 @@ class WebApp:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The ways to watch that are offered, the best first."""
+        """The modes that are offered, the best first."""
         return self._modes.modes
 
     def close(self) -> None:
         """End the stream of every viewer.
 
-        Its own lifespan ends so; a mounted application has none, so call this at the
-        end of the outer one's.
+        At the end of its own lifespan the application does this itself.  A mounted one
+        has no lifespan: call this at the end of the outer application's.
         """
         self._modes.close()
 
@@ -165,9 +166,9 @@ def request_of(scope: Scope) -> Request:
 
 
 def _path_in(scope: Scope, query: str) -> str:
-    """The path below where the application is mounted.
+    """Return the path below the one where the application is mounted.
 
-    Raises: Refused, if it has no slash: a browser would look for the page's parts in
+    Raises: Refused, if that has no slash: a browser would look for the page's parts in
     the folder above.
     """
     path: str = scope["path"]
@@ -180,7 +181,7 @@ def _path_in(scope: Scope, query: str) -> str:
     place = f"./{quote(name)}/"
     rest = quote(query, safe="%/?:@!$&'()*+,;=", encoding="latin-1")
     target = f"{place}?{rest}" if rest else place
-    raise Refused(307, f"it is at {place}", {"Location": target})
+    raise Refused(307, f"the page is at {place}", {"Location": target})
 
 
 class _Exchange(ForeignViewer):

@@ -1,6 +1,6 @@
 """FFmpeg as a child, which encodes H.264 by libx264, or in hardware.
 
-It reads Matroska and writes FLV, whose packets tell their size before they come.  A
+It reads Matroska and writes FLV, whose packets begin with their size.  A
 pipe has no way to ask for a key frame, so the frame itself asks: an odd timestamp means
 a key frame.
 """
@@ -35,8 +35,8 @@ FRAME_MS = 32  # from one frame to the next, for FFmpeg; even, as odd means a ke
 LAST_FRAME = (1 << 31) // FRAME_MS - 1  # by FLV's timestamps
 
 X264 = "libx264"
-_LIMITS = ("b", "maxrate", "bufsize", "g")  # those of x264 that every encoder knows
-_AS_ASKED = {  # key frames are begun anew, and bits are not saved for later
+_LIMITS = ("b", "maxrate", "bufsize", "g")  # x264's options that every encoder knows
+_AS_ASKED = {  # key frames on demand are IDR frames, and bits are not saved for later
     "h264_nvenc": ("-forced-idr", "1", "-rc", "cbr"),
     "h264_qsv": ("-forced_idr", "1"),
 }
@@ -112,10 +112,10 @@ class _Child:
 
     async def encode(self, planes: Buffer, number: int, *, is_key: bool) -> None:
         nbytes = memoryview(planes).nbytes
-        # The first one out is a key frame anyway; FFmpeg counts from its timestamp.
+        # The first frame out is a key frame anyway; FFmpeg counts from its timestamp.
         when = (number + 1) * FRAME_MS + (is_key and number > 0)
         message = [head_of(nbytes, when), planes]
-        if number == 0:  # (FFmpeg's output begins with the second)
+        if number == 0:  # (FFmpeg's output begins with its second frame)
             message[:0] = film_of(self._planes, FRAME_MS) + head_of(nbytes, 0), planes
         with contextlib.suppress(StreamBroken):  # its output ends then: see `wait`
             await self._writer.send(*message)

@@ -36,7 +36,7 @@ class Codec:
 
 
 def x264_options(bitrate: int) -> dict[str, str]:
-    """A buffer of 0.1 s limits a key frame to three or four other frames."""
+    """A buffer of 0.1 s limits a key frame to the size of three or four others."""
     return {
         **{"preset": "ultrafast", "tune": "zerolatency", "g": NEVER},
         **{"b": str(bitrate), "maxrate": str(bitrate), "bufsize": str(bitrate // 10)},
@@ -49,7 +49,7 @@ def _x264_in_process(bitrate: int) -> dict[str, str]:
 
 
 def _svt_options(bitrate: int) -> dict[str, str]:
-    """As for calls: no frame waits for others, and each 0.1 s keeps to its bits."""
+    """As for video calls: no frame waits for others, and each 0.1 s has its limit."""
     buffer = "buf-sz=100:buf-initial-sz=60:buf-optimal-sz=60"
     return {
         **{"preset": "11", "b": str(bitrate), "g": NEVER},
@@ -101,10 +101,10 @@ class Encoder(Protocol):
         """
 
     async def wait(self) -> str:
-        """Return why it has ended by itself; "" if another one is to go on."""
+        """Return why it has ended by itself; "" if another encoder is to go on."""
 
     def follow(self, bitrate: int) -> bool:
-        """Change the bitrate, or return False: another one must be started."""
+        """Change the bitrate, or return False: another encoder must be started."""
 
 
 Tell: TypeAlias = "Callable[[Made], object]"

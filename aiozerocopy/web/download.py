@@ -8,8 +8,9 @@ A relay takes a thread and some fds while it runs.  So each one moves one piece,
 turn at most, once the socket has room: a client that does not read takes neither.
 The states of a download
     waits   for room in its socket, and then for one of the `MOVERS`
-    moves   a piece, until its turn is over.  If that ended it early, the next one is as
-            big as what went out (`FIRST_PIECE` at least), otherwise twice as big
+    moves   a piece, until its turn is over.  If the end of its turn cut it short, the
+            next one is as big as what went out (`FIRST_PIECE` at least), otherwise
+            twice as big
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 PATH = "/file"
 MOVERS = 8  # pieces that are being moved at a time
 TURN = 0.5  # seconds that one may take
-FIRST_PIECE = 64 << 10  # bytes, which mostly fit where there is room
-KINDS = {".mkv": "video/x-matroska", ".ts": "video/mp2t"}  # not known everywhere
+FIRST_PIECE = 64 << 10  # bytes, which mostly fit if there is room
+KINDS = {".mkv": "video/x-matroska", ".ts": "video/mp2t"}  # not known on every machine
 
 _ONE_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
@@ -137,7 +138,7 @@ def _open(path: Path) -> FileIO:
 
 
 def _named(name: str) -> str:
-    """The file's name: in ASCII for old clients, and in UTF-8."""
+    """Return the file's name: in ASCII for old clients, and in UTF-8."""
     plain = re.sub(r"[^ -~]|[\"\\%]", "_", name)
     return f"filename=\"{plain}\"; filename*=UTF-8''{quote(os.fsencode(name))}"
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def find_encoders(codec: Codec = H264, *, hardware: bool = False) -> Encoders | None:
-    """Return the best that is installed; none without NumPy, which makes the planes.
+    """Return the best that are installed; None without NumPy, which makes the planes.
 
-    ``hardware``: for H.264 what the GPU has, if that works.
+    With ``hardware``, the GPU encodes H.264, if it has an encoder that works.
     """
     if not importlib.util.find_spec("numpy"):
         return None

@@ -1,7 +1,7 @@
 """One encoder at work: it makes `Packet` of the frames that a hub's client is sent.
 
 Key frames are made on demand, for a new viewer and for one that has missed frames, as
-each is several times as long as another frame; no others are made.  A restart instead
+each is several times as large as another frame; no others are made.  A restart instead
 would cost every viewer 0.1 seconds of frames; short groups, or refreshing in stripes,
 would cost bits all the time.  If no new frame comes, the newest one is encoded again: a
 still picture has new viewers, too.
@@ -73,7 +73,7 @@ class Run(MessageStream):
         self._encoder: Encoder | None = None
         self._ready = anyio.Event()  # there is an encoder
         self._turns = Turns()
-        self._newest: tuple[Header, Buffer] | None = None  # with planes
+        self._newest: tuple[Header, Buffer] | None = None  # its header and planes
         self._wishes = Change()  # for a key frame
         self._wants_key = False
         # When the last key frames were encoded, and the number of the very last.
@@ -82,7 +82,7 @@ class Run(MessageStream):
         self._configuration: list[Packet] = []
         self._reason: list[Packet] = []  # why the newest frame cannot be shown
         self._frames = 0  # that were encoded
-        # Those that may still come out, by their number: sequence and timestamp.
+        # The frames that may still come out, by their number: sequence and timestamp.
         self._inside: dict[int, tuple[int, int]] = {}
 
     def ask(self) -> None:
@@ -98,7 +98,7 @@ class Run(MessageStream):
     # -- frames --------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Nothing to do: the run is over when its task is."""
+        """Do nothing: the run is over when its task is."""
 
     async def send(self, item: Buffer = b"", *more: Buffer) -> None:
         """Encode a message of `Planes`."""

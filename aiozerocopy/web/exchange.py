@@ -5,13 +5,14 @@
         start, accept      with a `Viewer`: an answer without an end, or a WebSocket
     a viewer watches     a feed sends whole messages on its ``stream``, each as ``wrap``
                          makes it; ``wait_left`` runs beside that
-    it leaves, or must   then ``close`` says goodbye, if it is there to hear it
+    it leaves, or must   then ``close`` says goodbye, unless it has gone
 
-Both belong to the task that answers the request, and end with it.
+An `Exchange` and its `Viewer` belong to the task that answers the request, and end with
+it.
 
 Another server keeps what it is given for as long as it likes.  So it gets copies: each
-frame as a few `bytes`, which all its viewers share.  They go out one by one, so for a
-viewer that does not read little more than one of them waits in that server.
+frame as a few `bytes`, which all its viewers share.  It gets them one by one: if a
+viewer does not read, hardly more than one of them waits in that server.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     HttpStream: TypeAlias = Stream | TLSStream
     Sink: TypeAlias = SendStream | MessageStream
-    # What a message becomes on its way; all viewers of one kind have the same.
+    # Makes a message ready to be sent; all viewers of one kind have the same function.
     Wrap: TypeAlias = Callable[[Sequence[Buffer]], Sequence[Buffer]]
 
 GOING_AWAY, POLICY_VIOLATION, TOO_BIG, CANNOT = 1001, 1008, 1009, 4406
@@ -50,7 +51,7 @@ READ_SIZE = 4 << 10  # bytes
 MAX_MESSAGE = 4 << 10  # bytes
 MAX_EVENTS = 100  # fragments, pings and pongs at once
 EVENTS_A_SECOND = 50  # in the long run
-MAX_WORDS = 64  # pieces of a body, where it is not a WebSocket
+MAX_WORDS = 64  # pieces of a body, from a viewer without a WebSocket
 
 PEER_LEFT = (
     anyio.BrokenResourceError,
@@ -76,7 +77,7 @@ class Viewer(Protocol):
         """Return when the viewer has left, or must."""
 
     async def close(self, code: int, reason: str) -> None:
-        """Say goodbye, unless that was said; a WebSocket also says why."""
+        """Say goodbye, unless that was done; a WebSocket also says why."""
 
 
 class Exchange(Protocol):
@@ -87,7 +88,7 @@ class Exchange(Protocol):
         """The client's connection; None under other servers."""
 
     async def respond(self, status: int, body: bytes, headers: Headers) -> None:
-        """Send a whole answer; empty for a HEAD where GET gets one without an end."""
+        """Send a whole answer; for HEAD it is empty if GET's would have no end."""
 
     async def start(self, headers: Headers) -> Viewer:
         """Begin an answer that has no end."""
@@ -122,7 +123,7 @@ class Talk(Pace):
         super().__init__(MAX_EVENTS, EVENTS_A_SECOND)
 
     def is_too_fast(self) -> bool:
-        """Count an event."""
+        """Count an event; are there too many?"""
         return self.count(anyio.current_time()) > 0
 
 
@@ -131,7 +132,7 @@ def as_it_is(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
 
 
 def in_pieces(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-    """Return a copy, which another server may keep."""
+    """Return a copy in pieces, which another server may keep."""
     whole = b"".join(buffers)
     return [whole[at : at + PIECE] for at in range(0, len(whole), PIECE)]
 
@@ -148,7 +149,7 @@ def breaking() -> Iterator[None]:
 class ForeignViewer(MessageStream):
     """A viewer under another server, and the stream to it.
 
-    If a send is cancelled, a part of its message may be out, so no other follows.
+    If a send is cancelled, a part of its message may be out, so no message follows.
     """
 
     wrap: staticmethod[[Sequence[Buffer]], Sequence[Buffer]] = staticmethod(in_pieces)
@@ -195,7 +196,7 @@ class ForeignViewer(MessageStream):
             await self._outlast(code, reason)
 
     async def _outlast(self, code: int, reason: str) -> None:
-        """Wait until it is over; not needed where `_drop` works."""
+        """Wait until the viewer `is_over`; not needed where `_drop` works."""
 
     async def _deliver(self, data: bytes) -> None:
         """Send one piece of a message."""

@@ -1,7 +1,8 @@
 """How many bits a viewer gets: which rendition of the stream, and its bitrate.
 
-There are three renditions, the last of them in half the size.  (For a third of the bits
-half the size was 0.4 dB better for a fractal, and 5 dB worse for a test picture.)
+There are three renditions, the last of them in half the size.  (With a third of the
+bits, half the size was 0.4 dB better than the full size for a fractal, and 5 dB worse
+for a test picture.)
 
 A fall is a picture that is dropped when the one before it was not: a link that is too
 slow has one fall after another.  Between two of them, `SPAN` to `WINDOW` seconds apart,
@@ -34,13 +35,13 @@ if TYPE_CHECKING:
 
     from aiozerocopy.web.link import Link
 
-SHARES = (1.0, 1 / 3, 1 / 9)  # of the bitrate, that the renditions have at most
+SHARES = (1.0, 1 / 3, 1 / 9)  # of the bitrate: the most that each rendition has
 HALVED = 2  # the rendition of half the size
-LEAST = 1 / 18  # share
+LEAST = 1 / 18  # the smallest share of all
 SPAN, WINDOW = 0.7, 5.0
 NEARLY, ENOUGH = 0.97, 2 / 3
 PATIENCE, MAX_PATIENCE, TRIAL = 10.0, 160.0, 30.0  # seconds
-RISE, ROOM = 1.25, 0.9  # of a bitrate; and the part used of what a link carries
+RISE, ROOM = 1.25, 0.9  # of a bitrate; the part of what a link carries that is used
 
 
 class Trials:
@@ -87,7 +88,7 @@ class Fit:
         self._fall = (-math.inf, 0, 0)
 
     def see(self, nbytes: int) -> None:
-        """Note a picture of the stream, which may be sent or not."""
+        """Note a picture of the stream, whether it is sent or not."""
         self._nbytes += nbytes
         if self.number and self._trials.is_due:
             self.number -= 1

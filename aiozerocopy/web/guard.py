@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SESSION_SECONDS = 12 * 3600  # that a cookie is good for; the page renews it
 COOKIE = "aiozerocopy-"  # how its name begins
-_OPEN_TO_ALL = {"/healthz", *assets.PARTS}  # no token: nothing to see
+_OPEN_TO_ALL = {"/healthz", *assets.PARTS}  # without a token: they show nothing
 
 
 class Guard:
@@ -86,7 +86,7 @@ class Guard:
             raise Refused(403, reason)
 
     def reason_against(self, origin: str | None, request: Request) -> str:
-        """Why a page of this origin gets no WebSocket; "" if it does."""
+        """Return why a page of this origin gets no WebSocket; "" if it gets one."""
         if origin is None or origin.lower() in self._origins:
             return ""
         with contextlib.suppress(ValueError):
@@ -98,9 +98,9 @@ class Guard:
     # -- the cookie -------------------------------------------------------------------
 
     def cookie_for(self, request: Request, *, renews: bool = False) -> dict[str, str]:
-        """Headers with a cookie for the token that came with this request.
+        """Return headers with a cookie for the token that came with this request.
 
-        With ``renews``, for the cookie that came with it, once that is half over.
+        With ``renews``, for the request's own cookie, once half of its time is over.
         """
         given, ends = _token_of(request), self._ends(request)
         token = next((each for each in self._tokens if each == given), None)
@@ -117,7 +117,7 @@ class Guard:
         return {"Set-Cookie": value}
 
     def _ends(self, request: Request) -> tuple[bytes, int] | None:
-        """The token that its cookie stands for, and when the cookie ends."""
+        """Return the token behind the request's cookie, and when the cookie ends."""
         for cookie in request.headers.get("cookie", "").split(";"):
             given, _, value = cookie.strip().partition("=")
             end, _, signature = value.partition(".")
@@ -133,9 +133,9 @@ class Guard:
 
 
 def _key_of(token: bytes) -> tuple[str, bytes]:
-    """The cookie's name and key; names of servers on one host must differ.
+    """Return a cookie's name and key; names of servers on one host must differ.
 
-    It is slow, so that a weak token is not quickly guessed from a cookie.
+    Making the key is slow, so that a weak token is not quickly guessed from a cookie.
     """
     key = hashlib.pbkdf2_hmac("sha256", token, b"aiozerocopy viewer", 50_000)
     return f"{COOKIE}{hashlib.sha256(key).hexdigest()[:8]}", key

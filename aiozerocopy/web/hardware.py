@@ -1,7 +1,7 @@
 """H.264 in hardware, by FFmpeg as a child, if that is as live as libx264.
 
-Encoders in hardware, and their drivers, differ in what they hold back and in what they
-make of a wish for a key frame.  So each is tried first, once for a size.  If none
+Encoders in hardware, and their drivers, differ in what they hold back and in whether
+they make a key frame on demand.  So each is tried first, once for each size.  If none
 passes, or the one that did ends by itself, the CPU encodes.
 """
 
@@ -95,7 +95,7 @@ class _Replaceable:
 
 
 async def is_live(encoders: Encoders, task: Task) -> bool:
-    """Does each frame come out before the next goes in, and as the key frame it is?"""
+    """Does each frame come out before the next goes in, and key frames as asked?"""
     made: list[Made] = []
     came = Change()
 

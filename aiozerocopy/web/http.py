@@ -53,19 +53,19 @@ if TYPE_CHECKING:
     from aiozerocopy.web.request import Headers
 
 MAX_HEADER = 16 << 10  # bytes of a request's line and headers
-MAX_LINES = 100  # of these; each takes its time
+MAX_LINES = 100  # of these; each takes time
 HEADER_SECONDS = 5.0  # from a request's first byte to the end of its headers
 IDLE_SECONDS = 30.0  # without a request
 GOODBYE_SECONDS = 1.0  # that a client has to read the last answer
 GOODBYE_BYTES = 256 << 10  # that it may still send meanwhile
-UNSENT = 32 << 10  # bytes that the kernel takes for a viewer before it sends them
-UNREAD = 256 << 10  # and in all, for one that cannot acknowledge what it has read
+UNSENT = 32 << 10  # bytes for a viewer that the kernel may hold unsent
+UNREAD = 256 << 10  # bytes in all, if the viewer cannot acknowledge what it has read
 
 _LAST_CHUNK = b"0\r\n\r\n"
 _END = re.compile(rb"\n\r?\n")  # of a request's line and headers
 
-# Not allowed in headers.  (h11 would say so itself, but takes 0.8 s to find one behind
-# 16 KiB of blanks.)
+# Characters that headers must not have.  (h11 would refuse them itself, but takes 0.8 s
+# to find one behind 16 KiB of blanks.)
 _CONTROL = re.compile(rb"[^\t\r\n -~\x80-\xff]|\r[^\n]")
 
 
@@ -82,7 +82,7 @@ def parse_request(event: h11.Request, peer: str, *, is_secure: bool) -> Request:
         target = event.target.decode("ascii")
         if target.startswith("/"):
             path, _, query = target.partition("?")
-        else:  # what a proxy is sent: its authority counts, not the header
+        else:  # a URL, as proxies get it: its authority counts, not the header
             parts = urlsplit(target)
             authority = parts.netloc or authority
             path, query = parts.path or "/", parts.query
@@ -114,8 +114,8 @@ class HttpConnection:
         self.guest = guest
         self._latest = guest.since + ADMISSION_SECONDS  # for the first request
         self._unread = bytearray()
-        self._is_answered = False  # (also for a silent client, which may be refused)
-        self._is_last = self._has_websocket = False  # the connection then ends
+        self._is_answered = False  # (the current request)
+        self._is_last = self._has_websocket = False  # either ends the connection
         self._is_head = False
         self._version = "1.1"
         self._on_answer = on_answer
@@ -123,7 +123,7 @@ class HttpConnection:
     # -- requests -----------------------------------------------------------------
 
     async def next_request(self) -> Request | None:
-        """The next request; None if the client left or had nothing to ask.
+        """Return the next request; None if the client left or asked for nothing.
 
         Raises:
             Refused: what came is no request, too long, or too slow.
@@ -164,11 +164,11 @@ class HttpConnection:
         return request
 
     async def _read_head(self) -> bytes | None:
-        """A request's line and headers; None if the client left before their end.
+        """Return a request's line and headers; None if the client left before the end.
 
-        Each byte is looked at once, however small the pieces are that it comes in.
+        Each byte is looked at once, however small the pieces that come.
         """
-        start = seen = lines = 0  # (empty lines before it are let pass: RFC 9112)
+        start = seen = lines = 0  # (empty lines before a request are skipped: RFC 9112)
         while True:
             while self._unread.startswith((b"\r", b"\n"), start):
                 start += 1
@@ -180,7 +180,7 @@ class HttpConnection:
             if _CONTROL.search(self._unread, max(seen - 1, 0), end):
                 raise Refused(400, "not HTTP: a control character is in it")
             if found is not None:
-                del found  # (it has the memory, which is to shrink)
+                del found  # (the match holds the memory, which is to shrink)
                 head = bytes(self._unread[start:end])
                 del self._unread[:end]
                 return head
@@ -200,9 +200,9 @@ class HttpConnection:
     # -- answers ------------------------------------------------------------------
 
     async def respond(self, status: int, body: bytes, headers: Headers) -> None:
-        """Send a whole answer, without its body where the method is HEAD.
+        """Send a whole answer, without its body if the method is HEAD.
 
-        An empty body then stands for an endless one, which has no length.
+        For HEAD, an empty body stands for an endless one, which has no length.
         """
         if body or not self._is_head:
             headers = {**headers, "Content-Length": str(len(body))}
@@ -219,7 +219,7 @@ class HttpConnection:
     async def begin(self, status: int, headers: Headers, length: int) -> None:
         """Begin an answer of ``length`` bytes, which the caller sends itself.
 
-        For HEAD the caller sends none.
+        For HEAD the caller sends no bytes.
         """
         await self._send(status, {**headers, "Content-Length": str(length)})
 
@@ -271,7 +271,8 @@ class HttpConnection:
     async def _say_goodbye(self) -> None:
         """Close our half, and read until theirs is closed.
 
-        Closed with bytes unread, a socket sends RST, and that may overtake our answer.
+        A socket that is closed with bytes unread sends RST, which may overtake our
+        answer.
         """
         with anyio.move_on_after(GOODBYE_SECONDS):
             await self.stream.send_eof()
@@ -289,7 +290,7 @@ class _Endless:
         self.link: Link = Link()
 
     async def wait_left(self) -> None:
-        """Forget what comes, until the viewer closes its half or has said too much."""
+        """Discard what comes, until the viewer closes its half or has said too much."""
         for _ in range(MAX_WORDS):
             await self.stream.receive(READ_SIZE)
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 BOUNDARY = "aiozerocopy-frame"
 _PART_END = b"\r\n"
-# The names that both compressors have for them; for gray each has its own.
+# Both compressors have these names for the formats; for gray each has its own.
 _COLOURS = {"rgb24": "RGB", "rgba": "RGBX", "bgr24": "BGR", "bgra": "BGRX"}
 CONTENT_TYPE = f"multipart/x-mixed-replace; boundary={BOUNDARY}"
 
@@ -76,7 +76,7 @@ _COMPRESSORS: dict[str, Compress] = {
 
 
 def find_compressor() -> Compress | None:
-    """Return the best that is installed."""
+    """Return the best compressor that is installed."""
     for module, compress in _COMPRESSORS.items():
         if importlib.util.find_spec(module):
             return compress
@@ -95,7 +95,7 @@ class JpegEncoder:
         self._compress = compress
         self._quality = quality
         self._turns = Turns()
-        # The newest: its sequence, and its JPEG or why there is none.
+        # The newest frame: its sequence, and its JPEG or why there is none.
         self._newest: tuple[int, bytes | UnknownPicture] = (-1, b"")
 
     async def part(self, frame: Published) -> Sequence[bytes]:

@@ -9,8 +9,8 @@ with the sequence of the newest, at most 25 times a second.  From that follow
 
 States, and what `Link.takes` says
     silent   nothing was ever acknowledged (a script, a plain JPEG stream): yes.  For
-             such a viewer the kernel's buffers are the limit, and the time that
-             pictures wait here
+             such a viewer the limits are the kernel's buffers, and the time that
+             pictures may wait here
     idle     all that was sent is acknowledged: yes, as no picture would arrive earlier
     busy     something is on its way: yes for a picture that would be acknowledged
              `LATE` seconds after the link's delay at most
@@ -56,7 +56,7 @@ class _Sent(NamedTuple):
 
 
 class _Best:
-    """The best value of the last ``memory`` seconds, and of up to as many before."""
+    """The best value of the last ``memory`` seconds, or of up to twice as many."""
 
     def __init__(
         self, choose: Callable[[float, float], float], worst: float, memory: float
@@ -81,12 +81,13 @@ class Link:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock: Callable[[], float] = clock
         self.acknowledges: bool = False
-        # Called when more may be sent, perhaps.
+        # Called when perhaps more may be sent.
         self.on_change: Callable[[], object] = lambda: None
         self._sent: collections.deque[_Sent] = collections.deque(maxlen=KEPT)
         self._total = 0  # bytes sent
         self.arrived: int = 0  # of these
-        self._early = -1  # acknowledged before it was noted: the loop heard that first
+        # The sequence of a picture that was acknowledged before `send` noted it.
+        self._early = -1
         self._was_idle = True  # since the last acknowledgement
         self._probe = PROBE
         self._arrived_at = clock()
@@ -137,7 +138,7 @@ class Link:
     def takes(self, nbytes: int, share: float = 1.0) -> bool:
         """Would a picture of this size arrive in time, or is it one to probe with?
 
-        (``share`` is that of the usual time after which a probe is due.)
+        (A probe is due after this ``share`` of the usual time.)
         """
         if not self.acknowledges or not self._sent:
             return True

@@ -1,4 +1,4 @@
-"""The ways to watch: which are offered, who uses them, and what those got.
+"""The modes: which of them are offered, who watches, and what each viewer was sent.
 
 A viewer that stops reading is disconnected after a while.  Until then a bounded number
 of frames is kept for it, by the hub or by an encoder.
@@ -43,11 +43,11 @@ PATHS = {"h264": "/h264", "av1": "/av1", "mjpeg": "/stream.mjpg", "raw": "/raw"}
 
 SPARE = 64  # connections of our server beyond twice its limit of viewers
 
-_VIEWER_LEFT = 2  # what `Modes._show` returns then
+_VIEWER_LEFT = 2  # `Modes._show` returns this when the viewer has left
 
 
 class Modes:
-    """The ways to watch, and their viewers, ``max_viewers`` at a time."""
+    """The modes, and their viewers, at most ``max_viewers`` at a time."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Modes:
         self._encoders: dict[tuple[Encode, Wrap], Encode] = {}
 
     def close(self) -> None:
-        """End what every viewer gets."""
+        """End every viewer's stream."""
         self._closing.set()
 
     @property
@@ -106,7 +106,7 @@ class Modes:
     async def _admit(self, show: Route, exchange: Exchange, request: Request) -> None:
         if self._hub._closed:
             raise Refused(503, "the stream has ended")
-        # (under another server each viewer is a guest of its own, while this lasts)
+        # (under another server a viewer is a guest here for as long as it watches)
         with seated(self.crowd, exchange.guest or self.crowd.enter(request.peer)):
             await show(exchange, request)
 
@@ -153,7 +153,10 @@ class Modes:
             await self._show_frames(viewer, [of[0].part], "mjpeg")
 
     def _for(self, viewer: Viewer, encode: Encode) -> Encode:
-        """The encoder for all such viewers: the hub calls it once for them."""
+        """Return the encoder that all viewers with this ``wrap`` share.
+
+        The hub calls it once for all of them.
+        """
         key = (encode, viewer.wrap)
         if key not in self._encoders:
             self._encoders[key] = wrapped(*key)
@@ -173,9 +176,9 @@ class Modes:
     # -- statistics ---------------------------------------------------------------
 
     def counts(self) -> dict[str, Counter[str]]:
-        """By mode: the viewers that watch now, and what they and those before them got.
+        """Return, by mode, the number of viewers now, and what all viewers so far got.
 
-        What they got is in frames ``sent`` and ``dropped``, and in ``bytes_sent``.
+        ``sent`` and ``dropped`` count frames, ``bytes_sent`` bytes.
         """
         counts = dict(self._past)
         for feed, mode in self._feeds.items():
@@ -187,10 +190,11 @@ class Modes:
 
 
 class HubFeed:
-    """Frames from the hub for one viewer: always the newest, whole ones.
+    """Frames from the hub for one viewer: always the newest, and always whole.
 
-    The next one waits until its `Link` takes one.  If there are several encodings, the
-    first of them is the best, and the viewer gets the one that fits its link.
+    The next frame waits until the viewer's `Link` takes it.  If there are several
+    encodings, the first of them is the best, and the viewer gets the one that fits its
+    link.
     """
 
     def __init__(
@@ -222,7 +226,7 @@ class HubFeed:
             self._link.send(sequence, self._nbytes)
             client._hold(not self._link.takes(self._nbytes))
         elif self._link.takes(self._nbytes):
-            return  # (the encoder has taken a newer one)
+            return  # (the encoder has taken a newer frame)
         elif not self._was_dropped:
             self._fit.fall()
             if self._fit.carried < ENOUGH:
@@ -232,12 +236,12 @@ class HubFeed:
 
     def _look(self) -> None:
         if self._fit.number != self._number:
-            self._client.detach()  # and then `run` goes on with another one
+            self._client.detach()  # `run` then attaches a new client
         else:
             self._client._hold(not self._link.takes(self._nbytes))
 
     async def run(self) -> None:
-        """Until the viewer left, or was too slow."""
+        """Send frames until the viewer has left, or was too slow."""
         while True:
             await self._client.wait_closed()
             if self._client.error or self._fit.number == self._number:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from aiozerocopy.web.request import Headers
 
 PING_SECONDS = 20.0
-LOOK_SECONDS = 1.0  # from one look whether a viewer has left to the next
+LOOK_SECONDS = 1.0  # between two looks whether a viewer has left
 
 
 def aiohttp_app(
@@ -77,13 +77,13 @@ def aiohttp_app(
 
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", answer)
-    application.router.add_route("*", "", _add_slash)  # if it is below another one
+    application.router.add_route("*", "", _add_slash)  # if mounted below another
     application.on_shutdown.append(end)
     return application
 
 
 async def _add_slash(request: web.Request) -> web.StreamResponse:
-    """Without a slash a browser looks for the page's parts in the folder above."""
+    """Redirect: without a slash, browsers look for parts in the folder above."""
     place = f"./{request.rel_url.raw_name}/"
     query = request.rel_url.raw_query_string
     raise web.HTTPTemporaryRedirect(f"{place}?{query}" if query else place)

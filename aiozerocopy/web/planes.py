@@ -45,7 +45,7 @@ def even(size: int) -> int:
 class Planes:
     """Makes the messages, one after the other, also if the hub asks for two at once.
 
-    (It does when a rendition begins anew while the frame before is in a thread.)
+    (It does when a rendition begins anew while the previous frame is converted.)
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Planes:
         return websocket_message(planes, PIXELS, picture, *when, key=True)
 
     def _planes(self, frame: Published, picture: PictureFormat) -> bytes:
-        """As bytes, which the hub need not copy for slow encoders."""
+        """Return the planes as bytes, which the hub need not copy for slow encoders."""
         array = frame.array
         if picture.form.is_yuv:
             return _of_even_height(array, picture.height)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.web.codecs import Codec, Encoder, Task, Tell
 
-_GLOBAL_HEADER = 1 << 22  # libavcodec's flag: the configuration is apart
+_GLOBAL_HEADER = 1 << 22  # libavcodec's flag: the configuration is not in the packets
 
 
 @asynccontextmanager
@@ -47,7 +47,7 @@ class _InProcess:
         self._tell = tell
         self._context: Any = None
         self._frame: Any = None  # with the planes; the encoder keeps a copy
-        self._convert: Any = None  # to its size and format
+        self._convert: Any = None  # to the encoder's size and format
 
     async def open(self) -> None:
         await self._in_thread(self._open)
@@ -92,7 +92,7 @@ class _InProcess:
         return [Made(each.pts, each.is_keyframe, bytes(each)) for each in packets]
 
     def _fill(self, planes: Buffer) -> None:
-        """Copy the planes into the frame, which has padding: FFmpeg reads beyond.
+        """Copy the planes into the frame, which has padding: FFmpeg reads beyond them.
 
         (PyAV's `from_numpy_buffer` is right only for heights that are multiples of 4.)
         """
@@ -117,7 +117,7 @@ class _InProcess:
         raise AssertionError
 
     def follow(self, bitrate: int) -> bool:
-        """libx264 takes it with the next frame (PyAV 19 lets us set all three)."""
+        """libx264 takes these with the next frame (PyAV 19 lets us set all three)."""
         context = self._context
         if not self._codec.retunes or not hasattr(type(context), "rc_buffer_size"):
             return False

@@ -6,14 +6,14 @@ How a frame travels
         -> a `PacketQueue` for each viewer, which begins with a key frame
 
 A viewer gets the first rendition, or one with fewer bits if that fits its link: see
-`fit`.  It moves between two pictures, and goes on with a key frame of the other one.
+`fit`.  It moves between two pictures, and begins the other rendition with a key frame.
 
-An encoder runs while somebody watches its rendition.  Another one is started when the
-picture's size changes, and when the bitrate does, if the encoder cannot change that
-itself.  If one fails, its viewers go on with another rendition.  If all have failed in
-the last minute, or the first one fails before a viewer has a picture, the viewer hears
-that its mode does not work.  A frame that cannot be shown does not reach an encoder:
-viewers get the reason.
+An encoder runs while somebody watches its rendition.  Another encoder is started when
+the picture's size changes, and when the bitrate does, if the running one cannot change
+that.  If an encoder fails, its viewers go on with another rendition.  If all have
+failed in the last minute, or the first one fails before a viewer has a picture, the
+viewer hears that its mode does not work.  A frame that cannot be shown does not reach
+an encoder: viewers get the reason.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from aiozerocopy.web.pixels import PictureFormat
     from aiozerocopy.web.planes import Planes
 
-# Until viewers may move to a rendition that has failed, or has just begun.
+# Seconds until viewers may move to a rendition that has failed, or has just begun.
 FAILED_SECONDS, RESTART_SECONDS = 60.0, 5.0
 MIN_BITRATE, MAX_BITRATE = 2_000_000, 8_000_000  # bits a second, of the first rendition
 
@@ -70,14 +70,14 @@ def make_renditions(
 
 
 class PacketQueue:
-    """Packets that wait for one viewer, as long as its `Link` lets them be new.
+    """Packets that wait for one viewer, while its `Link` can deliver them in time.
 
     Pictures that would come too late are dropped.  The viewer goes on at a key frame,
     which the rendition is asked for as soon as it could be sent and arrive in time.
 
     Raises:
         StreamClosed: the hub is closed.
-        RuntimeError: it is not entered.
+        RuntimeError: the hub is not entered.
     """
 
     def __init__(self, link: Link, renditions: Sequence[Rendition]) -> None:
@@ -90,7 +90,7 @@ class PacketQueue:
         link.on_change = self._look
         self._words: list[Packet] = []  # not pictures: they go first
         self._pictures: FrameQueue[Packet] = FrameQueue()
-        self._came = collections.deque[float]()  # when each picture did
+        self._came = collections.deque[float]()  # when each of these came
         self._key_nbytes = 0  # of the last key frame
         self._ended = False
         self._change = Change()
@@ -122,13 +122,13 @@ class PacketQueue:
             to.join(self)
             before, self._rendition = self._rendition, to
             before.leave(self)
-            self._key_nbytes = 0  # not known of this one
+            self._key_nbytes = 0  # not known of the new one
             self._drop_all()
 
     def end(self, of: Rendition) -> None:
         """Note that a rendition is over: go on with another one, if one works.
 
-        (If the first fails, a viewer that has had no picture gets no other.)
+        (If the first fails, a viewer that has had no picture gets no other rendition.)
         """
         first = self._renditions[0]
         stays = of is first and (not of.has_failed or self._newest < 0)
@@ -148,7 +148,7 @@ class PacketQueue:
         if self._pictures:
             is_late = self._link.clock() - self._came[0] > LATE
             first = next(iter(self._pictures))
-            # (a key frame that is there anyway is the probe of all who are due soon)
+            # (an existing key frame is the probe of every viewer that is due soon)
             share = 0.5 if first.key else 1.0
             if is_late or not self._link.takes(first.nbytes, share):
                 self._drop_all()
@@ -198,7 +198,7 @@ class Rendition:
         codec: Codec,
         number: int,
     ) -> None:
-        self._failed_at = self._begun_at = -math.inf  # the encoder, the last time
+        self._failed_at = self._begun_at = -math.inf  # when an encoder last did
         self._hub = hub
         self._planes = planes
         self._encoders = encoders
@@ -238,7 +238,7 @@ class Rendition:
 
     @property
     def may_be_tried(self) -> bool:
-        """May a viewer move to it?  However many do, few encoders are started."""
+        """May a viewer move here?  However many do, few encoders are started."""
         is_soon = time.monotonic() - self._begun_at < RESTART_SECONDS
         return not self.has_failed and (bool(self._queues) or not is_soon)
 

@@ -48,7 +48,7 @@ class Request:
     headers: Headers  # as `joined` makes them
     version: str = "1.1"
     wants_websocket: bool = False
-    peer: str = ""  # its address, where it has one
+    peer: str = ""  # the client's address, if it has one
     is_secure: bool = False  # it came over TLS
 
     @property
@@ -79,7 +79,7 @@ class Request:
 
 
 def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Headers by their names in lower case; repeated ones are joined by a comma."""
+    """Return headers by lower-case names; repeated headers are joined by a comma."""
     found: dict[str, str] = {}
     for raw_name, value in headers:
         name = raw_name.lower()
@@ -88,7 +88,7 @@ def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def fields_of(query: str) -> dict[str, str]:
-    """Return the fields of a query; of several with one name the last counts.
+    """Return the fields of a query; of several with the same name, the last.
 
     Raises: Refused, for too many.
     """
@@ -105,4 +105,4 @@ def refuse_body(request: Request) -> None:
     if request.method in ("GET", "HEAD") and (
         length.strip("0") or "transfer-encoding" in request.headers
     ):
-        raise Refused(413, "nothing here takes a body")
+        raise Refused(413, "no request here may have a body")

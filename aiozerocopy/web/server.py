@@ -52,25 +52,25 @@ def serve(
     file: str | os.PathLike[str] | None = None,
     ssl_context: ssl.SSLContext | None = None,
 ) -> WebServer:
-    """Serve a page that shows what is published to ``hub``, inside of its block.
+    """Serve a page that shows what is published to ``hub``, inside ``async with``.
 
     With a ``token``, everything that shows something needs it: as ``?token=...``, or in
     the header ``Authorization: Bearer ...``.  ``modes`` are the ways to offer: "h264"
     needs PyAV or FFmpeg, "av1" PyAV, "mjpeg" simplejpeg or Pillow.  AV1 is offered only
-    if you ask for it, as it takes three times the CPU.  With ``hardware``, H.264 is
-    encoded by the GPU, if FFmpeg has an encoder there that works, holds no frame back
-    and makes key frames on demand.  ``quality`` is the JPEG's.
+    if you ask for it, as it takes three times the CPU of H.264.  With ``hardware``, the
+    GPU encodes H.264, if FFmpeg has an encoder for it that works, holds no frame back
+    and makes key frames on demand.  ``quality`` is that of JPEG, from 1 to 100.
     Requests for a loopback name or for one of ``hosts`` are answered, others are not:
     this keeps out pages that point their own name at this machine.  Without ``hosts``,
-    a server on other addresses also answers to any address and to this machine's name,
-    and with a token to every name.  WebSockets are for this server's page, and for
-    pages of ``origins``.
+    a server that listens on other than loopback addresses also answers to any address
+    and to this machine's name, and with a token to every name.  Of pages, only this
+    server's own and those of ``origins`` may open a WebSocket.
 
     At most ``max_viewers`` watch or download at a time, and from one address (other
     than 127.0.0.1 and ::1) at most ``max_per_address``, by default half of them.
     Twice ``max_viewers`` and 64 more may be connected; if even more come, one that only
-    waits is disconnected.  So is a viewer if one frame takes it more than ``patience``
-    seconds.
+    waits is disconnected.  A viewer is disconnected if one frame takes it more than
+    ``patience`` seconds.
 
     A ``file`` is offered for download at `WebServer.file_url`, whole or in parts.  It
     goes from the file to the socket without a copy in user space; a client that takes
@@ -82,7 +82,7 @@ def serve(
     Raises:
         TypeError, ValueError: a wrong setting, or no mode that can be offered here.
         FileNotFoundError, PermissionError: of the ``file``.
-        OSError: when it is entered, as `serve_tcp`.
+        OSError: as `serve_tcp`, when the server is entered.
     """
     check(port=port, ssl_context=ssl_context)
     limits = max_viewers, max_per_address
@@ -97,9 +97,9 @@ def serve(
 
 
 class WebServer(Service):
-    """What `serve` returns: serves inside of ``async with``.
+    """What `serve` returns: it serves inside ``async with``.
 
-    `serve_forever` serves until cancelled; where it listens is logged, as by `Server`.
+    `serve_forever` serves until cancelled.  Like a `Server`, it logs where it listens.
     At the end of the block viewers hear that the stream ends; the hub stays open.
     """
 
@@ -157,7 +157,7 @@ class WebServer(Service):
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The ways to watch that are offered, the best first."""
+        """The modes that are offered, the best first."""
         return self._site.modes.modes
 
     async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
@@ -165,7 +165,7 @@ class WebServer(Service):
         self._ended = self._server._ended
 
     async def aclose(self, grace: float | None = GRACE) -> None:
-        """Stop accepting, tell the viewers, and end all after ``grace`` seconds."""
+        """Stop accepting, end the streams, disconnect all after ``grace`` seconds."""
         self._closing = True
         self._site.modes.close()
         for scope in self._idle:
@@ -192,7 +192,7 @@ class WebServer(Service):
             await http.refuse(refusal)
 
     async def _next_request(self, http: HttpConnection) -> Request | None:
-        """None at the end; closing the server does not wait for idle connections."""
+        """Return the next request or None; closing the server does not wait for one."""
         if self._closing:
             return None
         with self._waiting():

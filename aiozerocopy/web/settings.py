@@ -11,9 +11,9 @@ from aiozerocopy.broadcast import Broadcast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MODES = ("h264", "mjpeg", "raw")  # those that are offered without asking
+MODES = ("h264", "mjpeg", "raw")  # those that are offered by default
 KNOWN_MODES = (*MODES, "av1")
-PATIENCE = 15.0  # seconds that one frame may take to a viewer
+PATIENCE = 15.0  # seconds that sending a frame to a viewer may take
 VIEWERS = 256
 
 _NONE = type(None)
@@ -41,8 +41,8 @@ def _are_origins(value: Any) -> bool:
 CHECKS: dict[str, tuple[tuple[type, ...], Callable[[Any], bool] | None, str]] = {
     "hub": ((Broadcast,), None, "a Broadcast"),
     "port": ((int,), range(LAST_PORT + 1).__contains__, f"from 0 to {LAST_PORT}"),
-    "token": ((str, list, tuple, _NONE), _are_texts, "a text or a list of texts"),
-    "title": ((str,), None, "a text"),
+    "token": ((str, list, tuple, _NONE), _are_texts, "a string or a list of strings"),
+    "title": ((str,), None, "a string"),
     "modes": (_MANY, _are_modes, f"some of {', '.join(KNOWN_MODES)}"),
     "hardware": ((bool,), None, "True or False"),
     "hosts": (_MANY, _are_texts, 'a list of names, such as ["tv.example"]'),

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-# Metrics of each way to watch, by what `Modes.counts` calls them.
+# Metrics of each mode, by their names in `Modes.counts`.
 _BY_MODE = {
     "viewers": ("web_viewers", "gauge", "Viewers that watch now."),
-    "sent": ("web_frames_sent_total", "counter", "Frames that viewers were sent."),
+    "sent": ("web_frames_sent_total", "counter", "Frames sent to viewers."),
     "dropped": ("web_frames_dropped_total", "counter", "Frames that viewers missed."),
     "bytes_sent": ("web_sent_bytes_total", "counter", "Bytes of those frames."),
 }
@@ -41,7 +41,7 @@ def metric(
     values: float | Mapping[Any, float],
     label: str = "",
 ) -> str:
-    """One metric as Prometheus scrapes it: a value, or one for each ``label``."""
+    """Return a metric in Prometheus's format: one value, or one for each label."""
     name = f"aiozerocopy_{name}"
     lines = [f"# HELP {name} {text}\n", f"# TYPE {name} {kind}\n"]
     if isinstance(values, (int, float)):
@@ -52,12 +52,12 @@ def metric(
 
 
 class Site:
-    """The page, the ways to watch, health, status and metrics."""
+    """The page, its modes, health, status and metrics."""
 
     def __init__(self, hub: Broadcast, modes: Modes, guard: Guard, title: str) -> None:
         check(title=title)
         self.modes = modes
-        self.connections: Callable[[], int] | None = None  # that our server has open
+        self.connections: Callable[[], int] | None = None  # open, on our server
         self._hub = hub
         self._guard = guard
         self._title = title
@@ -88,7 +88,7 @@ class Site:
             raise Refused(405, "only GET and HEAD are allowed", {"Allow": "GET, HEAD"})
 
     async def serve(self, exchange: Exchange, read: Callable[[], Request]) -> None:
-        """Answer a request that another server took; return also if the client left."""
+        """Answer a request that another server received; return if the client left."""
         try:
             try:
                 request = read()
@@ -100,17 +100,17 @@ class Site:
             pass
 
     def count(self, status: int) -> None:
-        """An answer has begun."""
+        """Note that an answer has begun."""
         self._answers[status] += 1
 
-    # -- the pages, besides the ways to watch -----------------------------------------
+    # -- the pages that are not modes -------------------------------------------------
 
     async def _send_page(self, exchange: Exchange, request: Request) -> None:
         if "token" in request.query and request.wants_page:
             rest = {name: it for name, it in request.query.items() if name != "token"}
             place = f"./?{urlencode(rest)}" if rest else "./"
             cookie = self._guard.cookie_for(request)
-            raise Refused(303, f"it is at {place}", {"Location": place, **cookie})
+            raise Refused(303, f"the page is at {place}", {"Location": place, **cookie})
         page = assets.filled(assets.PAGE, title=self._title).encode(errors="replace")
         await exchange.respond(200, page, assets.headers(assets.PAGE))
 

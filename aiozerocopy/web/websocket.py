@@ -87,7 +87,7 @@ class WebSocket:
     wrap: staticmethod[[Sequence[Buffer]], Sequence[Buffer]] = staticmethod(in_a_frame)
 
     def __init__(self, stream: HttpStream, early: bytes) -> None:
-        """``early`` is what came after the handshake."""
+        """``early`` is what came directly after the handshake."""
         self.stream: HttpStream = stream
         self._ws = Connection(ConnectionType.SERVER, [_Limit()])
         self._message_bytes = 0
@@ -159,7 +159,7 @@ class WebSocket:
 
 
 def accepting(request: Request) -> dict[str, str]:
-    """The headers that complete the handshake.
+    """Return the headers that complete the handshake.
 
     Raises: Refused, if the request is no handshake.
     """

@@ -9,7 +9,7 @@
 
 enum { BLOCK = 32 };
 
-/* Before a short loop over vectors, which -O2 would keep in memory. */
+/* Put before a short loop over vectors: without it, -O2 would keep them in memory. */
 #ifdef __clang__
 #define UNROLLED
 #else

@@ -10,7 +10,7 @@
 
 enum { LENGTH = 256, BYTES = LENGTH * sizeof(float) };
 
-/* The vector of that number: its mean is number % 1000 + 127.5, and exact. */
+/* Fills in the vector with this number.  Its mean is exactly number % 1000 + 127.5. */
 static void fill(float *vector, long number) {
     float first = (float)(number % 1000);
     for (int i = 0; i < LENGTH; i++) vector[i] = first + (float)i;
@@ -61,7 +61,8 @@ int main(int argc, char **argv) {
     else if (strcmp(way, "pipe") == 0 && argc == 3)
         r = write_all(stdout, count);
     else
-        fputs("say: ring PATH COUNT, unix PATH COUNT or pipe COUNT\n", stderr);
+        fputs("usage: vectors ring PATH COUNT | unix PATH COUNT | pipe COUNT\n",
+              stderr);
     if (r < 0) fprintf(stderr, "vectors: %s\n", strerror(-r));
     return r < 0;
 }

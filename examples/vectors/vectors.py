@@ -53,7 +53,7 @@ class Means:
         numbers = np.arange(self.count, self.count + len(batch))
         if not np.array_equal(batch.mean(axis=1), numbers % 1000 + 127.5):
             raise ValueError(
-                f"of the {len(batch)} vectors from {self.count} one is wrong"
+                f"a mean is wrong in the {len(batch)} vectors from {self.count} on"
             )
         self.count += len(batch)
         self.batches += 1
@@ -121,7 +121,7 @@ async def to_rust(program: str, count: int, folder: Path) -> Means:
 
 
 async def started(program: str, words: list[str], path: Path) -> str:
-    """Run it once somebody listens at the path; what it has said."""
+    """Run the program once somebody listens at the path; return its output."""
     while not await anyio.Path(path).exists():  # noqa: ASYNC110 - nothing tells us
         await anyio.sleep(0.001)
     done = await anyio.run_process([program, *words], stderr=None)
@@ -180,7 +180,7 @@ async def run(count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--count", type=int, default=500_000, help="of vectors")
+    parser.add_argument("--count", type=int, default=500_000, help="how many vectors")
     with contextlib.suppress(KeyboardInterrupt):
         anyio.run(run, parser.parse_args().count)
 

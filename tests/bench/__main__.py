@@ -19,19 +19,19 @@ from bench.race import Contender, Lacking, Race, Run, Work
 from bench.results import Outcome
 
 BENCHES = {
-    "sockets": "big and small messages over sockets; and asyncio, uvloop, C",
-    "receive": "messages of a known size; and asyncio, uvloop, aiofastnet, C",
-    "pipes": "raw video frames into a child's stdin; and asyncio, uvloop, C",
-    "ffmpeg": "raw frames to FFmpeg; and TurboPipe, asyncio, uvloop, C",
-    "encode": "NumPy frames to x264; and TurboPipe, imageio-ffmpeg, PyAV",
-    "decode": "a film to NumPy frames; and FFmpeg's pipe, imageio-ffmpeg, PyAV",
-    "render": "an OpenGL scene to x264; and TurboPipe, PyAV",
-    "ring": "small messages by a ring; and pipes, UNIX sockets, pyzmq",
-    "dask": "arrays between two workers of a cluster: azc://; and tcp://",
-    "fanout": "one frame to many clients; and websockets, aiohttp, C",
-    "transport": "asyncio's transports, one way and back; and others'",
-    "relay": "a file to TCP, a pipe to a pipe; and a C loop, sendfile, copyfileobj",
-    "viewer": "a picture's age when it is painted; and aiortc, MSE, multipart JPEG",
+    "sockets": "big and small messages over sockets, beside asyncio, uvloop, C",
+    "receive": "messages of a known size, beside asyncio, uvloop, aiofastnet, C",
+    "pipes": "raw video frames into a child's stdin, beside asyncio, uvloop, C",
+    "ffmpeg": "raw frames to FFmpeg, beside TurboPipe, asyncio, uvloop, C",
+    "encode": "NumPy frames to x264, beside TurboPipe, imageio-ffmpeg, PyAV",
+    "decode": "a film to NumPy frames, beside FFmpeg's pipe, imageio-ffmpeg, PyAV",
+    "render": "an OpenGL scene to x264, beside TurboPipe, PyAV",
+    "ring": "small messages by a ring, beside pipes, UNIX sockets, pyzmq",
+    "dask": "arrays between two workers of a cluster: azc://, beside tcp://",
+    "fanout": "one frame to many clients, beside websockets, aiohttp, C",
+    "transport": "asyncio's transports, one way and echo: ours beside others'",
+    "relay": "a file to TCP, a pipe to a pipe, beside a C loop, sendfile, copyfileobj",
+    "viewer": "a picture's age when it is painted, beside aiortc, MSE, multipart JPEG",
 }
 SECONDS = 570.0  # ten minutes, less what the last race may run over
 
@@ -67,7 +67,9 @@ def run(outcome: Outcome, arguments: argparse.Namespace) -> None:
         ]
         planned = [one for one in planned if one.contenders]
         if not planned and not outcome.failed and (arguments.only or arguments.who):
-            parser().error(f"nothing is called {arguments.only!r}, {arguments.who!r}")
+            parser().error(
+                f"no race matches --only {arguments.only!r} --who {arguments.who!r}"
+            )
         if arguments.beside:
             planned = [
                 one.beside(partial(elsewhere, arguments.beside)) for one in planned
@@ -103,7 +105,7 @@ def run_one(
             outcome.left_out.append(f"{one.bench}, {contender.name}: {why}")
     try:
         if time.monotonic() >= until:
-            raise Lacking("there was no time left for it")
+            raise Lacking("there was no time left for this race")
         tell = partial(progress, f"{one.bench}: {one.title}")
         result = race.run_race(one, rounds, tell, until)
     except Exception as error:
@@ -153,9 +155,9 @@ def parser() -> argparse.ArgumentParser:
     add("bench", nargs="?", choices=BENCHES, metavar="BENCH", help="one of those below")
     add("--rounds", type=int, metavar="N", help="rounds of a race (5; all benches: 9)")
     add("--quick", action="store_true", help="only check every byte, with little work")
-    add("--only", default="", metavar="TEXT", help="races whose title contains it")
-    add("--who", default="", metavar="REGEX", help="contenders whose names match it")
-    add("--beside", metavar="DIR", help="race ours against that checkout, too")
+    add("--only", default="", metavar="TEXT", help="only races whose title contains it")
+    add("--who", default="", metavar="REGEX", help="only contenders whose names match")
+    add("--beside", metavar="DIR", help="also race ours against that checkout's")
     add("--json", type=Path, metavar="FILE", help="write every round to a file")
     return result
 

@@ -64,7 +64,7 @@ def read(
 
 
 def film_of(lab: Lab, ffmpeg: str, size: tuple[int, int], work: Work) -> Path:
-    """Make a film of the pictures over and over, as many as are read at most."""
+    """Make a film: the pictures in turn, as many frames as are read at most."""
     n = work.warm + work.messages
     path = lab.path / f"film-{size[0]}x{size[1]}-{n}.mkv"
     if path.exists():

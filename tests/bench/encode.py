@@ -97,7 +97,7 @@ async def turbopipe(job: Job) -> None:
         for frames in drawn(job, flat=True):
             given = {}
             for frame in frames:
-                theirs.sync(frame)  # (it has that one since the turn before)
+                theirs.sync(frame)  # (TurboPipe may still be writing it)
                 theirs.pipe(frame, child.stdin.fileno())
                 given[id(frame)] = frame
             for frame in given.values():

@@ -36,7 +36,7 @@ static int push_rest(target *busy, struct pollfd *polled, int count, const char 
     return 0;
 }
 
-/* Returns when all of them have the whole frame: 0, or -1. */
+/* Returns when all sockets have the whole frame: 0, or -1. */
 int send_to_all(const int *fds, int count, const char *frame, size_t size) {
     target *busy = calloc((size_t)count, sizeof *busy);
     struct pollfd *polled = calloc((size_t)count, sizeof *polled);

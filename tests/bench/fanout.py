@@ -7,8 +7,8 @@ process of the clients.
 The server notes when it published each frame and the clients when it had arrived, by
 the same clock, so the frames need no timestamps.  Sent as fast as possible, their age
 is the time they spent in buffers, the kernel's included: the faster a server, the
-fuller they are.  So there are races with a number of frames a second too, which all of
-them can send.  There the age tells how long a frame takes, and the CPU what it costs.
+fuller they are.  So there are also races at a number of frames a second that every
+server can send.  There the age tells how long a frame takes, and the CPU what it costs.
 """
 
 import asyncio

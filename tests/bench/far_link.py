@@ -1,4 +1,4 @@
-"""A link as others have it: slow, far away, or silent for a while.
+"""A link as remote viewers have it: slow, far away, or silent for a while.
 
 Two TUN devices in network namespaces, and a process that carries each packet from one
 to the other when it is due, or loses it.  (The kernel's netem is not on every
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from bench.processes import ENVIRONMENT, worker
 from bench.worker import Job
 
-PERIOD, SILENCE = 7.0, 2.0  # seconds from one silence to the next, and of each
+PERIOD, SILENCE = 7.0, 2.0  # seconds: from one silence to the next, and of a silence
 PACKET = 1 << 16
 
 
@@ -84,7 +84,7 @@ def carry(job: Job) -> None:
 
 @contextlib.contextmanager
 def carried(job: Job) -> Iterator[None]:
-    """A block in which a process carries them, if the job has such a link."""
+    """A block in which a process carries packets, if the job has such a link."""
     if not job.ends:
         yield
         return

@@ -3,8 +3,8 @@
  *   feed TO SIZE WARM COUNT PATTERN [AT_ONCE]
  *
  * Sends messages of SIZE bytes, which are the file PATTERN over and over, to the ring
- * with the path TO or to the fd TO, AT_ONCE of them in each call.  Prints the CPU seconds that
- * the last COUNT of them took.
+ * with the path TO or to the fd TO, AT_ONCE of them in each call.  Prints the CPU
+ * seconds that the last COUNT of them took.
  */
 #define _GNU_SOURCE
 #include <sys/socket.h>
@@ -29,7 +29,7 @@ static int feed(int fd, int is_socket, const char *data, size_t n) {
 
 static int connected(azc_ring *ring, const char *path) {
     int r;
-    do /* nobody may listen yet */
+    do /* perhaps nobody listens yet */
         r = azc_ring_connect(ring, path, AZC_RING_PRODUCER);
     while ((r == -ENOENT || r == -ECONNREFUSED) && usleep(1000) == 0);
     return r;

@@ -1,4 +1,4 @@
-"""Contenders that feed sink.c, over a link or as the parent of it, and the reverse.
+"""Contenders that feed sink.c, over a link or as its parent, or that feed.c feeds.
 
 The receiver's clock runs from the first byte after the warm-up to the last; the sender
 reports the CPU seconds that it used from there on.
@@ -69,7 +69,7 @@ def in_loops(
     kind: str = "memoryview",
     **more: Any,
 ) -> list[Contender]:
-    """Contenders in Python, in each of the loops, whose name goes into theirs."""
+    """Make contenders in Python, one in each loop, with the loop's name in theirs."""
 
     def made(name: str, way: Callable[..., Any], loop: str) -> Contender:
         if receive:

@@ -1,5 +1,5 @@
 /* instructions.c - tells callgrind what to count: a file for each stretch between two
- * calls of `mark`.  Before the first call nothing is counted: Python starts fast. */
+ * calls of `mark`.  Before the first call nothing is counted, so Python starts fast. */
 #include <valgrind/callgrind.h>
 
 void mark(void);

@@ -36,7 +36,7 @@ class Run(NamedTuple):
     """What it cost one contender to do the work once."""
 
     seconds: float
-    cpu: float  # CPU seconds of the contender, which sends unless the bench says so
+    cpu: float  # CPU seconds of the contender (the sender, if nothing else is said)
     sink_cpu: float  # and of the other end
     more: dict[str, float] | None = None  # by the name of its column
 
@@ -62,13 +62,13 @@ class Duel:
     rival: str
     work: str
     against: str = ""  # what the table calls the rival, if not by its name
-    unit: str = "GB"  # of our rate; any other word counts messages
+    unit: str = "GB"  # of our rate; any other unit counts messages
     both: bool = False  # count the other end's CPU time, too: they share the work
     front: bool = False  # one of the few rows that the README shows
     among: Sequence[str] = ()  # until they have raced; then `rival` is the fastest
 
     def settled(self, runs: dict[str, list[Run]]) -> Duel:
-        """Return it with the rival of the best median, even if that is by luck."""
+        """Return the duel with the rival of the best median, even if that is luck."""
         if not (found := [name for name in self.among if name in runs]):
             return self
         seconds = {name: median(run.seconds for run in runs[name]) for name in found}
@@ -139,7 +139,7 @@ def not_installed(name: str) -> str:
 def best_of(
     ours: str, rivals: Sequence[Contender], work: str, front: bool = False, **more: Any
 ) -> Duel:
-    """One of ours, in the loop that its name has, beside the fastest of its rivals."""
+    """One of ours, in the loop that its name contains, beside its fastest rival."""
     among = [one.name for one in rivals]
     if loop := re.search("asyncio|uvloop", ours):
         work = f"{work}, {loop[0]}"
@@ -162,7 +162,7 @@ Tell = Callable[[str], None]
 
 
 def run_race(race: Race, rounds: int, tell: Tell, until: float = math.inf) -> Result:
-    """Check, then race: `rounds` times (0: only check), or as often as fit in time."""
+    """Check, then race: `rounds` times (0: only check), or as time allows."""
     present = [one for one in race.contenders if not one.missing]
     runs: dict[str, list[Run]] = {}
     for number in range(rounds + 1):

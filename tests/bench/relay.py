@@ -59,7 +59,7 @@ def splice(lab: Lab, work: Work, fd: int, sink: list[str]) -> list[str]:
 
 
 def opened_file(lab: Lab, crew: Crew, work: Work) -> int:
-    """Open the pattern, over and over, without a byte more: some copy a whole file."""
+    """Open a file of exactly as many bytes as are moved: some copy a whole file."""
     path = lab.path / f"source-{work.total}"
     if not path.exists():
         data = Path(lab.pattern(work)).read_bytes()
@@ -82,7 +82,7 @@ def filled_pipe(lab: Lab, crew: Crew, work: Work) -> int:
 
 @asynccontextmanager
 async def opened_sink(job: Job) -> AsyncIterator[azc.SendStream]:
-    os.set_blocking(job.fd, False)  # as are all that this package makes
+    os.set_blocking(job.fd, False)  # as are all fds that this package makes
     async with azc.open_writer(job.fd) as sink:
         job.begin()
         yield sink

@@ -129,7 +129,7 @@ async def writer(job: Job) -> dict[str, str]:
 
 
 async def send_pictures(reading: Any, film: Any, n: int) -> None:
-    """Return when the last of them is out."""
+    """Send n pictures; return when the last is out."""
     for _ in range(n):
         picture = await reading.next()
         ticket = await film.put(picture)

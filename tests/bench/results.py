@@ -72,7 +72,7 @@ class Row:
         return run.cpu + (run.sink_cpu if self.duel.both else 0)
 
     def _rate(self) -> str:
-        """Ours, in units a second."""
+        """Return our rate, in units a second."""
         unit, result = self.duel.unit, self.result
         amount = result.messages * (result.size / 1e9 if unit == "GB" else 1)
         runs = result.runs[self.duel.ours]
@@ -177,7 +177,7 @@ class Outcome:
         return in_markdown(HEADER[:-1], rows)
 
     def to_json(self) -> str:
-        """A line for each race."""
+        """Return JSON with a line for each race."""
         races = ",\n".join(json.dumps(asdict(one)) for one in self.results)
         text = json.dumps({**vars(self), "results": []}, indent=1)
         return text.replace('"results": []', f'"results": [\n{races}\n]') + "\n"
@@ -226,7 +226,7 @@ def sentence(machine: dict[str, Any]) -> str:
 
 
 def where_and_when(machine: dict[str, Any]) -> str:
-    """In half a line."""
+    """Return the machine and the month, in half a line."""
     kernel = ".".join(" ".join(machine["system"].split()[:2]).split(".")[:2])
     python = ".".join(machine["python"].split(".")[:2])
     month = datetime.fromisoformat(machine["date"]).strftime("%B %Y")

@@ -134,7 +134,7 @@ async def consume(job: Job) -> dict[str, Any]:
             job.end()
     else:
         most = max(1, min(BATCH, BATCH_BYTES // job.size))
-        # (from a pool: fresh memory for each batch would be two thirds of the time)
+        # (from a pool: fresh memory for each batch would take two thirds of the time)
         async with opened() as stream, FramePool(most * job.size, slots=3) as pool:
             async for rows in stream.batches((most, job.size // 4), "f4", pool):
                 take(rows)

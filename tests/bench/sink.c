@@ -1,5 +1,5 @@
-/* sink.c - the receiving end of every contender: reads stdin to its end, always into
- * the same memory, and prints one line of JSON.
+/* sink.c - a receiver: reads stdin to its end, always into the same memory, and prints
+ * one line of JSON.
  *
  *   sink WARM TOTAL READ FILL [PATTERN]
  *

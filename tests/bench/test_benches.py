@@ -72,7 +72,7 @@ def contender_of(races: Iterator[Race], name: str, at: int = 0) -> tuple[Any, Wo
 
 
 def one_other_byte(pattern: Callable[..., str]) -> Callable[..., str]:
-    """Return `Lab.pattern` with a file that has another byte at every second call."""
+    """Wrap `Lab.pattern`: at every second call, its file has a wrong byte."""
     calls = []
 
     def other(*args: Any) -> str:

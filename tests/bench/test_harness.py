@@ -104,7 +104,7 @@ def test_all_benches_in_brief_and_their_json(
 def test_contenders_by_name_beside_another_build(
     fakes: list[Race], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The path is changed for its own round only."""
+    """The other build is in the path only while it runs."""
     seen: list[tuple[str, str]] = []
 
     def at(name: str, work: Work, check: bool) -> Run:

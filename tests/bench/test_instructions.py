@@ -1,4 +1,4 @@
-"""A small message takes no more instructions than it did, beside asyncio's calls.
+"""A small message takes no more instructions than before, relative to asyncio's.
 
 `pytest bench/test_instructions.py -s` prints the counts.  When they have become fewer,
 lower the bounds, which are 5 % above what was counted.
@@ -18,7 +18,7 @@ VERSION = sys.version_info[:2]
 @pytest.fixture(scope="module")
 def counts() -> dict[str, float]:
     if VERSION > (3, 13):
-        pytest.skip("nobody has counted on this Python")
+        pytest.skip("the bounds are for Python 3.10 to 3.13")
     try:
         with Lab() as lab:
             found = counted(lab)

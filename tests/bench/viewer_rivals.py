@@ -21,7 +21,7 @@ from bench.watching import FPS, Source, paint, start
 from bench.worker import Job
 
 IMAGE = "<img src=pictures>"
-# It follows the picture before: Chromium shows a picture when the next one begins.
+# It follows each picture: Chromium shows a picture when the next one begins.
 HEAD = b"\r\n--frame\r\nContent-Type: image/jpeg\r\n\r\n"
 PEER = """<video autoplay muted></video><script type=module>
     const peer = new RTCPeerConnection();
@@ -35,7 +35,7 @@ PEER = """<video autoplay muted></video><script type=module>
     const answer = await fetch("pictures", { method: "POST", body });
     await peer.setRemoteDescription(await answer.json());
 </script>"""
-# It goes to the newest picture when that is 0.1 seconds ahead.
+# The page jumps to the newest picture when that is over 0.1 seconds ahead.
 MEDIA = """<video autoplay muted></video><script type=module>
     const video = document.querySelector("video");
     const media = new MediaSource();

@@ -36,7 +36,7 @@ static char *spread(const char *data, size_t size, int buffers, size_t stride) {
 static int start(char **command) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC)) return -1;
-    fcntl(ends[1], F_SETPIPE_SZ, PIPE); /* or its own size */
+    fcntl(ends[1], F_SETPIPE_SZ, PIPE); /* else it keeps its size */
     if (fork() == 0) {
         dup2(ends[0], 0);
         execvp(command[0], command);

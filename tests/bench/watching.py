@@ -26,7 +26,7 @@ from bench.worker import Job
 
 FPS, BITS, GRAIN = 30, 16, 8
 SETTLING, TRAILING = 2.0, 0.5  # seconds before and after the pictures that count
-ACKNOWLEDGE = 0.04  # seconds between a viewer's acknowledgements, as of the page
+ACKNOWLEDGE = 0.04  # seconds between a viewer's acknowledgements, as the page's
 OFF_BEAT = 1.01  # so that in every run the display takes pictures early and late
 NEW, LATEST = 150.0, 2000.0  # ms: a new picture's age, and when it must have come
 
@@ -83,7 +83,7 @@ class Source:
         ]
 
     def draw(self, picture: Any = None) -> Any:
-        """Draw the next picture, there or anew; it counts as published from now on."""
+        """Draw the next picture (into `picture` if given), and note when it was."""
         number = len(self.published)
         plain = self._pictures[number % len(self._pictures)]
         if picture is None:
@@ -106,7 +106,7 @@ class Source:
     async def watched(
         self, publish: Callable[[], Awaitable[object]], **watchers: Awaitable[Any]
     ) -> dict[str, Any]:
-        """Publish while the processes that these start watch; return what they saw."""
+        """Publish while the watchers' processes run; return what they saw."""
         from links import cut_short
 
         async with cut_short(self._publish, publish):
@@ -218,7 +218,7 @@ def paint(job: Job) -> dict[str, Any]:
 
 
 async def view(job: Job) -> dict[str, Any]:
-    """Watch with so many viewers; newcomers, if any are wanted, come one by one."""
+    """Watch with the job's viewers; newcomers, if any are wanted, come one by one."""
     import anyio
     from links import cut_short
 

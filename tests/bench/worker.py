@@ -24,7 +24,7 @@ DEFAULTS = {
     "loop": "asyncio",
     "fd": -1,  # a link's end; without a link the sink is started as a child
     "kind": "memoryview",  # of the buffers, or "bytes"
-    "is_ours": False,  # whether the transport is
+    "is_ours": False,  # whether the transport is ours
     "check": False,  # every byte that is received
     "wrong": -1,  # the first one found
 }
@@ -102,14 +102,14 @@ class Job(SimpleNamespace):
         self.end()
 
     def numbers(self) -> Iterator[int]:
-        """The numbers of both, where nothing is to be done between the two."""
+        """The numbers of both phases, where nothing is to be done between them."""
         return itertools.chain.from_iterable(self.phases())
 
     # -- what is received
 
     def memory(self) -> list[memoryview]:
-        """Where messages go in turn: one buffer fewer than pieces, or old bytes could
-        be taken for new ones.
+        """Where messages go in turn: one buffer fewer than pieces, since otherwise old
+        bytes could pass for new ones.
         """
         return [memoryview(bytearray(self.size)) for _ in range(self.buffers - 1)]
 

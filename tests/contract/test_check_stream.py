@@ -52,7 +52,7 @@ async def test_tcp() -> None:
 
 
 async def test_tls_of_anyio(tls: Contexts) -> None:
-    """Without a close_notify, after which anyio's streams raise errors of ssl's own."""
+    """No close_notify is sent: after one, anyio's streams raise ssl's own errors."""
 
     @asynccontextmanager
     async def make() -> AsyncIterator[tuple[Any, Any]]:
@@ -98,7 +98,7 @@ async def test_ring(tmp_path: Path) -> None:
 
 
 async def test_a_stream_of_anyio() -> None:
-    """Against ours, as streams that anyio accepts on asyncio have no backpressure."""
+    """anyio connects to us, since its servers' streams lack backpressure on asyncio."""
 
     @asynccontextmanager
     async def make() -> AsyncIterator[tuple[ByteStream, ByteStream]]:

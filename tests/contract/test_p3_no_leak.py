@@ -48,7 +48,7 @@ async def test_freed_memory_is_not_sent(clogged: Link, end: str) -> None:
 
 
 def _assert_whole_messages(received: bytearray, count: int) -> None:
-    """A dropped message leaves no trace; a later one may have begun by then."""
+    """Check for whole messages, in order; those that were dropped are missing."""
     size, following = SIZE + 32, 0
     assert len(received) % size == 0
     for at in range(0, len(received), size):

@@ -51,7 +51,7 @@ async def test_put_waits_for_room(clogged: Link) -> None:
 
 @pytest.mark.every_loop
 async def test_put_returns_once_there_is_room(clogged: Link) -> None:
-    """This is before its message is out."""
+    """It returns before its message is out."""
     first, second = message(1, 0, BIG), message(1, 1, BIG)
     received = bytearray(len(second))
     async with clogged.receiver() as reader:
@@ -165,5 +165,5 @@ def _resident() -> int:
         with open("/proc/self/statm") as statm:
             pages = int(statm.read().split()[1])
     except OSError:
-        pytest.skip("this system does not tell")
+        pytest.skip("this system does not tell how much memory is used")
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -116,7 +116,7 @@ async def test_thread_gets_the_error_too(some: Link) -> None:
 async def _held_by_the_kernel(link: Link, stream: SendStream, read: int) -> int:
     """Return how many bytes the reader could still read, once the sender is stuck."""
     if link.kind in ("cat", "pty", "tcp4", "tcp6"):
-        return 0  # their buffers on the way cannot be asked
+        return 0  # how full the buffers on their way are is not known
 
     def rests() -> bool:
         stats = stream.stats  # the bytes also match between two pieces

@@ -1,7 +1,7 @@
-"""P7: where the kernel lacks or forbids a fast path, the result is equal.
+"""P7: where the kernel lacks or forbids a fast path, the result is the same.
 
-The portable build (make portable-test) runs all tests to show that only speed differs,
-and so does ../slow/test_simulation.py with its faults.  Pages that a kernel does not
+All tests on the portable build (make portable-test), and the faults of
+../slow/test_simulation.py, show that only speed differs.  Pages that a kernel does not
 lend: ../core/test_lending.py.
 """
 

@@ -1,4 +1,4 @@
-"""send_from_thread: refused in an event loop's thread, and ended by a close.
+"""send_from_thread: refused in an event loop's thread, and ended by `abort`.
 
 test_p1_integrity.py checks that its messages and all others are in one order.
 """

@@ -309,7 +309,7 @@ def beyond_the_end(tmp_path: Path) -> Iterator[mmap.mmap]:
 async def test_memory_without_a_file_is_refused(
     link: Link, beyond_the_end: mmap.mmap
 ) -> None:
-    """Memory of any size is refused: to copy small messages from it would be fatal."""
+    """It is refused at any size: even a copy of a small message would be fatal."""
     async with checked(link, {1: 2}, start=True) as (stream, _):
 
         async def send_many(data: memoryview) -> None:
@@ -427,7 +427,7 @@ async def test_a_handler_shortens_what_was_received_into(
     A handler cannot shorten the buffer while more bytes are expected.
     """
     if anyio_backend_name == "trio":
-        pytest.skip("every receive pins its memory there")
+        pytest.skip("on trio every receive pins its memory")
     buffer = bytearray(1000)
 
     def interrupted(*arguments: Any) -> None:

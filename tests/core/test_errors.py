@@ -156,7 +156,7 @@ def test_a_failure_is_told_again(error: BaseException) -> None:
     assert raised(failure.again()).__traceback__
     anew = told(failure.again())
     each: BaseException | None = error
-    while each is not None:  # these two keep errors from being equal
+    while each is not None:  # `told` is for errors without tracebacks
         each.__traceback__, each = None, each.__cause__
     for inner in getattr(error, "exceptions", ()):
         inner.__traceback__ = None
@@ -165,9 +165,9 @@ def test_a_failure_is_told_again(error: BaseException) -> None:
 
 # ---- what an error keeps alive ------------------------------------------------------
 
-# An error must keep nothing alive.  If a frame had it in a variable, this cycle would
-# keep the callers' objects until the next collection: for example a pool's frame for
-# which another task is waiting.
+# An error must keep nothing alive.  If a function still had it in a variable, the cycle
+# with its traceback would keep the callers' objects until the next collection: for
+# example a pool's frame whose slot another task is waiting for.
 
 
 class Local:
@@ -302,7 +302,7 @@ async def called(action: Callable[[], Awaitable[None]]) -> weakref.ReferenceType
         await action()
     except (*FAILURES, asyncio.CancelledError):
         return weakref.ref(local)
-    pytest.fail("it did not fail")
+    pytest.fail("the action did not fail")
 
 
 @pytest.mark.anyio

@@ -69,7 +69,7 @@ def test_published_frame_in_a_cycle(loop: str) -> None:
     from aiozerocopy.broadcast import Broadcast
 
     async def use(near, data):
-        view = memoryview(data)  # before what holds it: so it is cleared first
+        view = memoryview(data)  # older than its holders, so it is cleared first
         stream = azc.wrap_socket(near)
         hub = Broadcast()
         hub.attach(stream, encode=lambda published: [view])
@@ -156,8 +156,8 @@ STORES = """
         "What is in the buffer from here on was never sent."
         data[:] = b"\\xdb" * BIG
         os.write(told, b".")
-        os.read(answers, 1)  # only we hold what the stream has not closed
-        os._exit(0)  # more than that is not looked at
+        os.read(answers, 1)  # the test reads to the end: our pipe must be closed
+        os._exit(0)  # (the rest of the exit does not matter)
 
     async def main():
         global stream

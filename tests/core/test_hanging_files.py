@@ -15,7 +15,9 @@ from aiozerocopy._core.binding import PORTABLE
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(PORTABLE, reason="only Linux can leave a file system alone"),
+    pytest.mark.skipif(
+        PORTABLE, reason="only on Linux need calls not ask the file system"
+    ),
 ]
 
 DATA = bytes(payload(1, 3 << 20))
@@ -25,7 +27,7 @@ DATA = bytes(payload(1, 3 << 20))
 def file(tmp_path: Path) -> Iterator[HangingFile]:
     with hanging_file(tmp_path) as file:
         yield file
-        assert file.answers, "somebody waited for it"
+        assert file.answers, "a call waited for the file system"
 
 
 def writer(file: HangingFile) -> azc.SendStream:
@@ -62,7 +64,7 @@ async def test_another_relay_begins(file: HangingFile) -> None:
 
 
 def fork(file: HangingFile) -> None:
-    """Fork a child that stays alive; its end closes the file, and waits for that."""
+    """Fork a child that says that it runs; its exit closes the file, and waits."""
     read_fd, write_fd = os.pipe()
     child = os.fork()
     if not child:

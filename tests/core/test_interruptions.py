@@ -3,7 +3,7 @@
 A signal's handler may raise between any two lines.  So each call runs once to note the
 lines of the core that it passes, and then once per line, with an exception there.
 However the call ends, its buffers are then the caller's: they are poisoned at once,
-and only then the peer reads everything.
+and only then does the peer read everything.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Scene:
         raise NotImplementedError
 
     def let_the_peer_go(self) -> None:
-        """Let the other end begin, which has not moved until here."""
+        """Let the other end begin; it has done nothing yet."""
         raise NotImplementedError
 
     async def finish(self) -> None:
@@ -729,7 +729,7 @@ class Storm:
         if self.armed and room.startswith(("aiozerocopy._core", "aiozerocopy.streams")):
             self.hits = 1
             raise Interruption
-        signal.setitimer(signal.ITIMER_REAL, 20e-6)  # another thread's turn
+        signal.setitimer(signal.ITIMER_REAL, 20e-6)  # not in the core: try later
 
 
 @pytest.mark.slow

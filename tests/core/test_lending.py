@@ -344,7 +344,7 @@ class TestTakenBack:
             await link.stream.send(b"well")
             assert await link.read(4) == b"well"
 
-    @pytest.mark.skipif(FREE_THREADED, reason="Python itself needs memory then")
+    @pytest.mark.skipif(FREE_THREADED, reason="without the GIL, Python needs memory")
     def test_without_room_for_other_pages(self, kind: str) -> None:
         read_fd, write_fd = ends(kind)
         process = scripts.start(
@@ -384,7 +384,7 @@ class TestTakenBack:
 
     @pytest.mark.parametrize("end", [0, 1])
     async def test_a_number_of_the_pipe_between_is_anothers(self, end: int) -> None:
-        """None of our data goes into that pipe, and none of its data to our reader."""
+        """Our data does not go into the strange pipe, nor its data to our reader."""
         before = pipes()
         async with opened("socket") as link, anyio.create_task_group() as tasks:
             tasks.start_soon(link.stream.send, link.frame)
@@ -578,7 +578,7 @@ class TestRefused:
 
 
 class TestAnyMemory:
-    """Lend any memory, as Dask's comms do with that of arrays."""
+    """Any memory is lent, as Dask's comms lend the memory of arrays."""
 
     @pytest.mark.parametrize("make", [bytes, bytearray, memoryview])
     async def test_it_is_lent_in_order_with_what_is_small(self, make: Any) -> None:

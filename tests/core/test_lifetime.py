@@ -53,7 +53,7 @@ class TestFork:
         return False
 
     def fork():
-        with warnings.catch_warnings():  # 3.12 and later warn of threads
+        with warnings.catch_warnings():  # 3.12 and later warn about threads
             warnings.simplefilter("ignore", DeprecationWarning)
             return os.fork()
 
@@ -103,7 +103,7 @@ class TestFork:
         except (azc.StreamClosed, RuntimeError):
             pass
         for stream in streams:
-            if stream is not one:  # whose end is an abort's
+            if stream is not one:  # (`one` is only aborted)
                 try:
                     stream.aclose().send(None)
                 except StopIteration:
@@ -270,7 +270,7 @@ class TestLoops:
 
     def test_a_closed_stream_that_is_kept_keeps_no_port(self) -> None:
         """Operations that end after their loop are noticed by a sweep of lost ports.
-        A kept port is not lost: memory would stay borrowed as long as the stream."""
+        A kept port is not lost: memory would stay borrowed while the stream lives."""
         ends = azc.socketpair()
 
         async def use() -> weakref.ref[Port]:
@@ -414,7 +414,7 @@ class TestExit:
         assert status == expected
         assert 0 < len(received) < 1 << 20
         assert "Fatal" not in complained
-        assert status or "Exception" not in complained  # in a thread
+        assert status or "Exception" not in complained  # in its thread
 
 
 @pytest.mark.anyio

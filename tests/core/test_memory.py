@@ -139,7 +139,7 @@ class TestCycles:
     def test_it_ends_after_all_finalizers(self, lease: Lease) -> None:
         assert lost_in_a_cycle(lease) == ["callback", "seen", "seen", "end"]
 
-    @pytest.mark.skipif(FREE_THREADED, reason="in another order, all the same")
+    @pytest.mark.skipif(FREE_THREADED, reason="the collector has another order")
     def test_a_lease_that_the_collector_tracks_is_caught(
         self, lease: Lease, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -33,7 +33,7 @@ class Meanwhile(Lines):
 
 
 def done(coroutine: Coroutine[Any, Any, object]) -> None:
-    """Run a coroutine that does not wait to its end."""
+    """Run a coroutine, which does not wait, to its end."""
     try:
         while True:
             assert coroutine.send(None) is None  # (a checkpoint, at most)

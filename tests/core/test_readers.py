@@ -77,7 +77,7 @@ def by_peek(fd: int, sink: Sink, _held: Held) -> None:
 
 
 def by_next_owner(fd: int, sink: Sink, _held: Held) -> None:
-    """The socket, with its content, is sent over another socket after each read."""
+    """The socket, with its content, is sent over another socket before each read."""
     one, other = socket.socketpair()
     with one, other:
         number = os.dup(fd)
@@ -104,7 +104,7 @@ def by_second_opener(fd: int, sink: Sink, _held: Held) -> None:
 
 
 def by_splice(fd: int, sink: Sink, held: Held, tees: bool = False) -> None:
-    """Splice or tee into another pipe, read when the sender is done."""
+    """Splice or tee into another pipe, which is read when the sender is done."""
     with own_pipe() as (out, into):
         count = 0
         while n := (tee if tees else os.splice)(fd, into, MiB):
@@ -269,7 +269,7 @@ async def test_lent_pages_are_safe_from_readers_that_read(
 async def test_who_holds_lent_pages_sees_no_more_than_what_is_drawn(
     kind: str, read: Read
 ) -> None:
-    """The reader gets as many bytes as were sent, each of its frame or a later one."""
+    """The reader gets all bytes, each from its frame, a later one, or the poison."""
     got = await received_of_lent(kind, read)
     frames = [message(1, number, FRAME - 32) for number in range(FRAMES)]
     assert len(got) == FRAMES * FRAME

@@ -50,7 +50,7 @@ class TestYields:
     async def test_what_asks_for_nothing_does(
         self, ends: azc.opening.PipeEnds, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A checkpoint, in which the stream may be closed."""
+        """An empty receive is a checkpoint, in which the stream may be closed."""
         await ends.writer.send(b"x")
         await ends.reader.receive()
         waiter = ends.reader._waiter

@@ -161,7 +161,7 @@ async def test_a_part_of_a_file(film: Path, as_path: bool) -> None:
         file: Any = film if as_path else opened
         got, moved = await sent_to_pipe(lambda to: to.send_file(file, 1000, 5000))
         assert (got, moved) == (DATA[1000:6000], 5000)
-        assert as_path or opened.tell() == 0  # an offset does not move the file
+        assert as_path or opened.tell() == 0  # (an offset leaves the position alone)
 
 
 async def test_an_open_file_from_where_it_stands(film: Path) -> None:
@@ -444,7 +444,7 @@ async def test_signals_do_not_reach_its_thread() -> None:
 
 
 class Two:
-    """A relay between two links, in a scope that cancels it."""
+    """A relay between two streams, in a scope that cancels it."""
 
     def __init__(self, source: ReceiveStream, sink: SendStream) -> None:
         self.relay = azc.relay(source, sink)
@@ -673,7 +673,7 @@ def test_a_cancelled_file_at_the_end_of_the_program(film: Path) -> None:
 
 
 async def test_a_cancelled_file_that_fails_breaks_its_sink(film: Path) -> None:
-    """Only this tells others that the message is incomplete."""
+    """Only the break tells other senders that the message is incomplete."""
     reader, sink = ends("unix")
     null = os.open(os.devnull, os.O_RDONLY)
     async with reader, cancelled_file(sink, film):

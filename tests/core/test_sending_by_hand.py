@@ -52,9 +52,9 @@ def read(receiver: azc.ReceiveStream, n: int) -> None:
 
 @pytest.fixture(params=[True, False])
 def cheap(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to find the running loop, of which a Python has one faster one."""
+    """Use each way to find the running loop; which is faster depends on the Python."""
     if not request.param and sys.version_info >= (3, 14):
-        pytest.skip("this Python does not tell the running tasks")
+        pytest.skip("this Python does not list the running tasks")
     for module in (sending, lifetime):
         monkeypatch.setattr(module, "LOOP_IS_CHEAP", request.param)
 

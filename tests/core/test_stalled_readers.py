@@ -27,7 +27,9 @@ import aiozerocopy as azc
 pytestmark = [
     linux_only,
     pytest.mark.anyio,
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="its number is another"),
+    pytest.mark.skipif(
+        platform.machine() != "x86_64", reason="userfaultfd has another number"
+    ),
 ]
 
 PROGRAM = Path(__file__).parents[1] / "support" / "stalled_reader.py"
@@ -37,7 +39,7 @@ TURNS = 300
 
 @pytest.fixture(scope="module", autouse=True)
 def may_stall() -> None:
-    """Skip all tests where the kernel permits this only to root."""
+    """Skip all tests where the kernel permits userfaultfd only to root."""
     wait_fd, go_fd = os.pipe()
     os.write(go_fd, b"!")
     done = subprocess.run(

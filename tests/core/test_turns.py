@@ -19,7 +19,10 @@ from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.ffmpeg.converters import SendingConverter
 from aiozerocopy.ffmpeg.layouts import Layout
 
-pytestmark = [linux_only, pytest.mark.skipif(PORTABLE, reason="it has no rings")]
+pytestmark = [
+    linux_only,
+    pytest.mark.skipif(PORTABLE, reason="the portable build has no rings"),
+]
 
 USING = "_net", "broadcast.hub", "ffmpeg.converters", "shm.fanout"
 ROOMS = ("_core.change", "_core.borrows", *USING)

@@ -377,7 +377,9 @@ async def wire(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Wire]:
     await it.stream.aclose()
 
 
-watched = pytest.mark.skipif(PORTABLE, reason="there the pump receives everything")
+watched = pytest.mark.skipif(
+    PORTABLE, reason="the portable build's pump receives everything"
+)
 
 
 @watched

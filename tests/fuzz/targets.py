@@ -43,7 +43,7 @@ MOST = 1 << 16  # bytes of a frame or of a Dask message
 class Peer:
     """A byte stream from a stranger, who sent these bytes in pieces, and left."""
 
-    _raw_socket: ClassVar[socket.socket] = socket.socket()  # its options are set
+    _raw_socket: ClassVar[socket.socket] = socket.socket()  # (http.py sets its options)
 
     def __init__(self, data: bytes, piece: int = 1 << 16) -> None:
         self.unread = data

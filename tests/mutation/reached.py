@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-# Only these of the links and loops: they suffice for the code in Python.
+# The links and loops that are used: they suffice for the code in Python.
 LINKS = {"asyncio": {"pipe", "unix"}, "trio": {"pipe"}}
 TOOL = 4
 

@@ -106,13 +106,13 @@ def ends_well(
 
 def parser(doc: str | None, core: Core) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
-    parser.add_argument("--sample", type=int, help="so many, always the same")
+    parser.add_argument("--sample", type=int, help="how many: always the same ones")
     parser.add_argument("--files", default=",".join(core.files))
     return parser
 
 
 def _lot(mutant: Mutant) -> bytes:
-    """A sample has the lowest of these, and so stays when other code changes."""
+    """A sample has the mutants with the lowest keys: it stays if other code changes."""
     return hashlib.sha256(str(mutant).encode()).digest()
 
 

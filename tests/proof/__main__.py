@@ -32,7 +32,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     by_name = {each.name: each for each in SLICES}
     parser = argparse.ArgumentParser(prog="python -m proof", description=__doc__)
     parser.add_argument("slices", nargs="*", metavar="SLICE", help="; ".join(by_name))
-    parser.add_argument("--list", action="store_true", help="only say what there is")
+    parser.add_argument("--list", action="store_true", help="only list the slices")
     options = parser.parse_args(words)
     names = " ".join(options.slices).replace(",", " ").split() or list(by_name)
     if unknown := [name for name in names if name not in by_name]:

@@ -20,7 +20,8 @@ from .table import ROOT
 Json = dict[str, Any]
 
 # Things that must never happen: how a failed test reports one, and the figure that
-# counts how often it was looked for.  A figure of the name itself counts found ones.
+# counts how often it was looked for.  A figure of the same name counts how often it was
+# found.
 ZEROS = {
     "wrong bytes": (
         r"(poison|canary|wrong) byte|more arrived than|not a prefix",
@@ -100,7 +101,7 @@ def report(path: Path) -> tuple[int, list[Json], list[Json]]:
 
 
 def figures(path: Path) -> Json:
-    """Merge figures: counts are added, of worst the largest stays, remarks stay once.
+    """Merge figures: add up counts, keep the largest worst one, and remarks once.
 
     Each figure is {"kind", "value", "unit"}.
     """

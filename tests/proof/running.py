@@ -1,6 +1,6 @@
 """Run slices: two at once, and then one by one those that need the whole machine.
 
-It prints a line when a slice begins or ends.  Each slice is a session of processes,
+Print a line when a slice begins or ends.  Each slice is a session of processes,
 which ends with the slice in any case.
 """
 
@@ -65,7 +65,7 @@ def run_all(
 ) -> list[Run]:
     """Return when all have ended, after this many seconds at most.
 
-    Once stopped, it ends the running slices and begins no others.
+    Once `is_stopped` is true, end the running slices and begin no others.
     """
     runs = [Run(each, folder / each.name) for each in in_order(slices)]
     deadline = time.monotonic() + most

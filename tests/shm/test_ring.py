@@ -191,7 +191,7 @@ async def test_dropped_slot_ends_with_its_last_view(tmp_path: Path) -> None:
 
 
 async def test_room_that_is_lost_late_is_nobody_elses(tmp_path: Path) -> None:
-    """Another thread's finalizer was about to roll back."""
+    """A late rollback by another thread's finalizer must not end the next slot."""
     async with ring_pair(tmp_path) as (producer, consumer):
         end = producer._end
         await producer.reserve(1000)  # and drop it
@@ -203,7 +203,7 @@ async def test_room_that_is_lost_late_is_nobody_elses(tmp_path: Path) -> None:
 
 
 async def test_slot_dropped_in_a_cycle_is_nobody_elses(tmp_path: Path) -> None:
-    """A finalizer may write to the slot before its end."""
+    """Finalizers of the cycle may still write to the slot."""
 
     class Writer:
         def __init__(self, view: memoryview) -> None:
@@ -275,7 +275,7 @@ async def test_cancelled_where_it_lets_others_run(tmp_path: Path) -> None:
 
 
 async def test_held_view_keeps_its_slot(tmp_path: Path) -> None:
-    """Even if all later ones were released, the tail stays behind it."""
+    """Even if all later records were released, the tail stays behind it."""
     async with ring_pair(tmp_path) as (producer, consumer):
         await producer.send(b"k" * 1000)
         record = await consumer.receive()

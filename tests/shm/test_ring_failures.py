@@ -49,7 +49,7 @@ from aiozerocopy.shm.handshake import RING_SOCKET
 pytestmark = [linux_only, pytest.mark.anyio]
 
 RECORD = b"r" * 1000
-WAKES_WITHIN = 5.0  # seconds; only the other side's bell wakes it in time
+WAKES_WITHIN = 5.0  # seconds; only the other side's bell can wake us in time
 KILLS = int(os.environ.get("AZC_RING_KILLS", "100"))
 
 
@@ -211,7 +211,7 @@ def send_fds(path: Path) -> None:
 async def test_visitor_does_not_disturb_the_listener(
     tmp_path: Path, visit: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.CRITICAL)  # (other levels pass: see below)
+    caplog.set_level(logging.CRITICAL)  # (a later test checks the warnings)
     path = tmp_path / "ring"
     async with attempting(listen, path) as listener:
         await until(path.exists)
@@ -473,7 +473,7 @@ import rings, pathlib
 
 async def main():
     async with rings.ring_pair(pathlib.Path(sys.argv[2])) as (producer, consumer):
-        for n in range(100):  # (more than are begun before those that are over go)
+        for n in range(100):  # (more requests than an io context has room for)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(consumer.receive)
                 await anyio.wait_all_tasks_blocked()
@@ -576,7 +576,7 @@ def numbered(n: int) -> bytes:
 async def test_kill_at_any_instruction(
     tmp_path: Path, role: str, ring_kill: Path
 ) -> None:
-    """Under load: our side gets only whole records, and soon after that the end.
+    """Under load: our side gets only whole records, and soon after the kill the end.
 
     The peer is a C program (tests/sim/ring_kill.c), so the signal comes while it runs
     the header's code.  AZC_RING_KILLS=500 kills it more often.
@@ -679,4 +679,4 @@ async def test_peer_hears_of_a_side_that_could_not_watch(
             patch.setattr(type(current_loop()), "watch", watch_if_it_may)
             with pytest.raises(OSError, match="No space") as caught:
                 await connected(path)
-    assert caught  # keeps its frames and their references
+    assert caught  # (it keeps frames, and what they refer to, alive until here)

@@ -2,8 +2,8 @@
 
 tests/sim/ring.c is two processes and a ring, in C and in C++.  ring_order.c tries every
 order in which two threads can go through the header; ring_hostile.c is a peer that
-writes anything at any time; ring_race.c is for the thread sanitizer.  Each must also
-find faults in the header, `MUTANTS`.
+writes anything at any time; ring_race.c is for the thread sanitizer.  These three must
+also find the faults that `MUTANTS` puts into the header.
 """
 
 import os
@@ -42,7 +42,7 @@ def compiled(
     """Build a program of tests/sim, with the header in that folder."""
     command = [*LANGUAGES[language], *STRICT, f"-I{header}", *flags]
     if flags == THREAD:
-        command.append("-Wno-tsan")  # it does not know fences; none is needed here
+        command.append("-Wno-tsan")  # (TSan does not know fences; none is needed here)
     source = str(SIM / f"{name}.c")
     subprocess.run([*command, source, "-lpthread", "-o", str(target)], check=True)
     return target
@@ -71,7 +71,7 @@ def works(folder: Path, *flags: str) -> bool:
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_two_processes(tmp_path: Path, language: str) -> None:
     if not shutil.which(LANGUAGES[language][0]):
-        pytest.skip(f"there is no compiler of {language} here")
+        pytest.skip(f"there is no {language} compiler here")
     flags = ADDRESS if works(tmp_path, *ADDRESS) else ()
     program = compiled(tmp_path / "ring", "ring", *flags, language=language)
     result = run(program, tmp_path / "socket", "20000")

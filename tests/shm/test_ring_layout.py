@@ -17,7 +17,9 @@ from rings import SMALL
 pytestmark = [
     linux_only,
     pytest.mark.anyio,
-    pytest.mark.skipif(sys.byteorder != "little", reason="the vectors are"),
+    pytest.mark.skipif(
+        sys.byteorder != "little", reason="the vectors are little-endian"
+    ),
 ]
 
 VECTORS = Path(__file__).parents[2] / "docs" / "pages" / "ring-layout-vectors.json"

@@ -2,7 +2,7 @@
 
 As in ../core/test_interruptions.py and ../core/test_finalizers.py, a call is made once
 to note its lines, and then once for each line, with an exception there.  Faults that
-would end a process are looked for in programs.
+would end a process are looked for in programs of their own.
 """
 
 import asyncio
@@ -121,7 +121,7 @@ class Case:
     meanwhile: Callable[[Ends], Awaitable[object]] | None = None
     cancel: bool = False
     closes: bool = False
-    records: int | None = None  # all records, less those that the call gets
+    records: int | None = None  # that must arrive, by the call or after it
 
 
 CASES = {
@@ -346,7 +346,7 @@ del kept
 
 @every_loop
 def test_forked_child(loop: str) -> None:
-    """In the child the ring is dead; the parent's works, and notices its end."""
+    """The ring is dead in the child, and works in the parent, which notices its end."""
     said, _ = program(
         """
 async def main():

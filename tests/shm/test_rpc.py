@@ -245,7 +245,7 @@ async def test_answers_that_nobody_reads_hold_their_caller_up(tmp_path: Path) ->
                     if not out._try_send(call, ECHO):
                         break
             else:
-                pytest.fail("it takes whatever comes")
+                pytest.fail("the server still takes calls")
             tasks.cancel_scope.cancel()
 
 
@@ -260,7 +260,7 @@ async def test_cancelled_calls_do_not_hold_the_next_one_up(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("who", ["the server", "this side"])
 async def test_end_of_a_ring_fails_all_calls(who: str, tmp_path: Path) -> None:
-    """The server's end is its death."""
+    """The server ends by an abort, as if it had died."""
     error = StreamBroken if who == "the server" else StreamClosed
     async with served(tmp_path) as (rpc, server, handler):
         async with anyio.create_task_group() as tasks:

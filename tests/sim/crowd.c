@@ -10,7 +10,7 @@
  *
  * Prints a line of JSON: bytes of memory for each channel, threads, and for a message
  * the system calls that send and that wait, and microseconds of processor time.  It
- * cannot show what a kernel needs for so many sockets.
+ * cannot show what a kernel needs for that many sockets.
  */
 #include <errno.h>
 #include <malloc.h>

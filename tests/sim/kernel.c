@@ -283,8 +283,8 @@ static bool never(void *ignored) {
     return false;
 }
 
-/* Only the close of the last copy may block, so a child's never does.  It may block the
- * caller if there is no thread that could close. */
+/* Only the close of the last copy may block, so a child's never does.  The close may
+ * block the caller if no thread can do it instead. */
 static void linger(const sim_file *file) {
     bool is_ours = sim_self() && !kernel_is_caller(sim_self());
     bool excused = kernel_excuses.no_thread || kernel_excuses.no_memory;

@@ -2,9 +2,9 @@
  *
  * A loan is what a pipe holds of lent pages: their address, but not their bytes.
  * The bytes are taken when the reader reads them, so the reader gets what was stored
- * meanwhile.  Only if the pages at that address are replaced (mremap, mmap, munmap),
- * the loan keeps the old ones.  Now and then the kernel copies at once, as it may, and
- * does not tell.
+ * meanwhile.  Only if the pages at that address are replaced (mremap, mmap, munmap)
+ * does the loan keep the old ones.  Now and then the kernel copies at once, as it may,
+ * without a sign.
  */
 #ifndef SIM_LENDING_H
 #define SIM_LENDING_H

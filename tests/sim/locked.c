@@ -3,13 +3,13 @@
  * Usage: locked [advised]
  *
  * A slot's pages are lent to a real pipe.  The slot is locked (mlock), and the process
- * may not map another byte (RLIMIT_AS), so neither a second slot nor madvise can take
- * the pages back.  They must be taken back all the same: the reader and the slot both
- * have the lent bytes.  If even that fails, an error is returned, and nothing changes.
- * error is returned, and nothing was changed.
+ * may not map another byte (RLIMIT_AS), so neither a second slot nor a plain madvise
+ * can take the pages back.  They must be taken back all the same: the reader and the
+ * slot both have the lent bytes.  If even that fails, an error is returned, and nothing
+ * changes.
+ *
  * With "advised", the pages are left to madvise, whose error is ignored: then the
  * reader sees bytes that were stored later, and the program fails.
- * reader sees what was stored later, and the program fails.
  */
 #include <errno.h>
 #include <fcntl.h>

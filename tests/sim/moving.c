@@ -48,7 +48,7 @@ static void caller_meets_bad_memory(void) {
     CHECK(tells_as(1000, -EFAULT, 0, AZC_REFUSED) && !world.threads);
     CHECK(put(socket, 300) == 0);
     drop(socket);
-    azc_id in = open_channel(SOCKET, AZC_IN); /* a receive's message is torn by it */
+    azc_id in = open_channel(SOCKET, AZC_IN); /* (it breaks a channel that receives) */
     CHECK(get(in, 100) == -EFAULT && get(in, 100) == -EFAULT);
     CHECK(world.ncalls == 3);
 }

@@ -181,7 +181,7 @@ static void on_move(sim_file *file, bool out) {
     it->direct = true;
 }
 
-/* The memory does not tell which operation it is: any that runs here may be it. */
+/* The address does not name the operation: any one here with this memory may be it. */
 static void on_lend(const void *from) {
     for (int i = 0; i < SLOTS * BORROWERS; i++) {
         op *it = in_slot[i / BORROWERS][i % BORROWERS];
@@ -386,8 +386,8 @@ static void check_received_alone(const op *it) {
               "a byte beyond the received ones");
 }
 
-/* A port reports ends in the order of submission, except of operations that a cancel
- * has ended, and of those whose own call was moving bytes and reports on return.
+/* A port reports ends in the order of submission, except for operations that a cancel
+ * has ended, and for those whose own call was moving bytes and reports on return.
  * Copied ones may end before lent ones; among twins it is unknown which of them was
  * lent; and a lent one may have been moved to a copy. */
 static void check_order(op *it) {

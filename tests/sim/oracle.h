@@ -8,7 +8,7 @@
  *
  * Checked when an operation is submitted
  *   - it waits for room if, and only if, the unsent bytes before it leave none; and
- *     it is told of room only when they leave some
+ *     it gets the event AZC_ROOM only when they leave some
  * Checked whenever a channel's lock is taken
  *   - the queue's counters match its list, ended operations have left it, no
  *     operation waits if there is room, and nothing is in flight unless a thread
@@ -82,7 +82,7 @@ typedef struct op {
     int status, outcome;
     uint64_t bytes;
     uint64_t final;        /* bytes that the reader has of it */
-    uint64_t copied;       /* if it was rescued */
+    uint64_t copied;       /* bytes, if it was rescued */
     unsigned char *kept;   /* its whole memory as it was after a receive */
     unsigned char *copy;   /* to go on from, as soon as no call is in the way */
     bool was_moved;        /* perhaps to the copy, or to another message */

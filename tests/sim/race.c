@@ -460,7 +460,7 @@ static void run_round(unsigned seed) {
     for (int i = 0; i < SENDERS; i++) pthread_join(senders[i], NULL);
     atomic_store(&race.sent, true);
     pthread_join(canceller, NULL);
-    unsigned ms = draw(&seed, 2) ? draw(&seed, 10) : 300; /* or all finish */
+    unsigned ms = draw(&seed, 2) ? draw(&seed, 10) : 300; /* (300: enough for all) */
     while (atomic_load(&race.ended) < SLOTS && ms--) poll(NULL, 0, 1);
     for (int i = 0; i < LINKS; i++) close_link(&race.links[i], i);
     pthread_join(drainer, NULL);

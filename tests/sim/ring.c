@@ -5,7 +5,7 @@
  * The parent listens and consumes; a child connects and produces.  Each record has a
  * size of its own, up to a quarter of the ring, and bytes that follow from its number.
  * Some are committed shorter than reserved, some are rolled back, and the parent keeps
- * up to three before it releases them.  In a second run the child is killed halfway:
+ * every third until it has the next.  In a second run the child is killed halfway:
  * records that it had committed arrive, and then the end.  The file is valid C++, too.
  */
 #include <signal.h>

@@ -6,7 +6,7 @@
  * consumer takes them, and keeps up to HELD of them before it releases the oldest.
  * Both sleep when they find nothing to do.  Each load, store, fence, ring and sleep is
  * one step, and the other thread may run between any two.  As on x86, the other thread
- * sees a store later, at any time until the storing thread's next fence, in order.
+ * sees stores later, in order, each at any time until the storing thread's next fence.
  *
  * All orders are tried, depth first: a run is repeated up to a step, and then continues
  * differently.  A state that was met before is not entered again.  A state is memory,

@@ -48,7 +48,7 @@ typedef struct file {
     bool replaced;      /* the number names another file */
     bool ready;         /* reported as soon as it is armed */
     int arm_fails;      /* -errno for the next time that it is armed, or 0 */
-    azc_poller *poller; /* that has it armed, or NULL */
+    azc_poller *poller; /* the one that has it armed, or NULL */
     uint64_t who;
     int arms; /* how often it was armed */
     int forgotten;
@@ -58,7 +58,7 @@ typedef struct file {
 
 typedef struct kernel {
     uint64_t now; /* in nanoseconds */
-    int clocks;   /* number of questions for the time */
+    int clocks;   /* how often the time was asked for */
     uint64_t ns_per_call;
     file files[FDS];
     int count;
@@ -66,14 +66,14 @@ typedef struct kernel {
     /* results of calls: bytes, -errno, or ALL; after the last one -EAGAIN */
     const int *script;
     int answers, answered;
-    bool takes_all;                   /* after the last one ALL */
+    bool takes_all;                   /* after the last one ALL instead */
     void (*meanwhile[ANSWERS])(void); /* done during each of these calls */
     call calls[CALLS];
     int ncalls;
     int unread;      /* bytes of a pipe or socket; or -errno */
-    bool full;       /* the socket */
-    bool unreadable; /* messages' memory */
-    short told;      /* reported by poll for any reader, too */
+    bool full;       /* the socket has no room */
+    bool unreadable; /* the messages' memory cannot be read */
+    short told;      /* events that poll reports in any case */
     bool keeps_pages;
     const void *taken_back; /* the slot whose pages were taken back last */
 
@@ -81,7 +81,7 @@ typedef struct kernel {
     int timeouts[ROUNDS];   /* of the latest ones, in microseconds */
     int threads, no_thread; /* started; still to be refused */
     int wakes;
-    int pollers;   /* that are open */
+    int pollers;   /* how many are open */
     int abandoned; /* after a fork */
     int sleeps;
 } kernel;

@@ -3,12 +3,12 @@
  * Usage: sim, with the arguments of seeds.h.
  *
  * A seed opens a few channels on pipes, FIFOs, ttys, sockets, files and devices.  Up to
- * three callers and a peer then take 200 steps together, while the helper's own threads
- * run between and inside of them.  Callers send, send batches, receive, cancel, close,
- * free, open more, call freed channels, and take the ports' events (some are
- * acknowledged only after they were repeated).  The peer reads, feeds, stalls, dies,
- * runs out of memory, or takes an fd's number away.  Then the faults stop, the peers
- * read on, and everything must come to its end.
+ * three callers then take up to 200 steps together, and a peer takes its own, while the
+ * helper's threads run between and inside of them.  Callers send, send batches,
+ * receive, cancel, close, free, open more, call freed channels, and take the ports'
+ * events (some are acknowledged only after they were repeated).  The peer reads, feeds,
+ * stalls, dies, runs out of memory, or takes an fd's number away.  Then the faults
+ * stop, the peers read on, and everything must come to its end.
  *
  * oracle.h and kernel.h list what is checked.  The first seed that fails is printed
  * with its last steps, and the exit status is 1.
@@ -236,7 +236,7 @@ static void spoil(op *it) {
     kernel_mark_bad(it->data + it->bad_from, it->length - it->bad_from);
 }
 
-/* A batch's sizes are told after it was queued, or never. */
+/* A batch's sizes are set after it was queued, or never. */
 static void tell_sizes(op *it, const uint64_t *sizes) {
     if (!it->nends || sim_chance(100)) return;
     it->sizes_late = it->cancelling;
@@ -485,7 +485,7 @@ static void step_close(void) {
     if (channel && op_count < OPS - 20) close_channel(channel);
 }
 
-/* At any time, even while others call it. */
+/* Frees it at any time, even while others call it. */
 static void free_channel(chan *channel) {
     if (channel->freed) return;
     channel->freed = channel->closing = true;

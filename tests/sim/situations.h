@@ -56,7 +56,7 @@ typedef struct situation {
     void (*play)(void);
 } situation;
 
-/* Plays all, one by one, or only the one of this name unless it is NULL. */
+/* Plays all, one by one; unless `only` is NULL, just the one of that name. */
 int situations_play(const situation *all, int count, const char *only);
 
 #endif

@@ -183,7 +183,7 @@ static int to_seat(stream *it, azc_tally *tally, const struct iovec *vec, int co
     return tally->result;
 }
 
-/* Like the others, except for a budget. */
+/* Like the other ways, but it never returns 1. */
 static int by_all(stream *it, size_t n) {
     const char *data = fresh(it, n);
     struct iovec vec[] = {{(void *)(uintptr_t)data, n / 2},
@@ -278,7 +278,7 @@ static void send_without_memory(const way *way, const kind *fd) {
     end_with(&it);
 }
 
-/* If no thread can go on, the loop of the message's port does. */
+/* If no pump can be started, the loop of the message's port tries again. */
 static void send_without_pump(const way *way, const kind *fd) {
     stream it = open_kind(fd, 1000);
     azc_sys.thread_start = refuse_thread;
@@ -615,8 +615,8 @@ static ssize_t receive_then(ending *its, size_t n) {
                          at_the_end, its);
 }
 
-/* It is called once for each complete receive, before the event; requests made in it
- * come too late. */
+/* `then` is called once for each complete receive, before the event; requests that it
+ * makes come too late. */
 static void check_receive_then(int kind, int does, const char *of) {
     begin("azc_recv_then", of);
     stream it = open_stream(kind, AZC_IN, 0);
@@ -651,7 +651,7 @@ static void check_receive_then(int kind, int does, const char *of) {
     end_with(&it);
 }
 
-/* There is no event, and its token stands for no other operation. */
+/* Without a port there is no event, and no token finds how the receive ended. */
 static void check_receive_alone(void) {
     begin("azc_recv", "without a port");
     stream it = open_stream(SOCKET, AZC_IN, 0);

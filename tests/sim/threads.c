@@ -30,7 +30,7 @@ enum {
     TRACED = 120,
     STEPS_MAX = 4000000, /* in one seed: more means a busy loop */
     HANG_SECONDS = 30,
-    BUSY_MS = 50,   /* that may pass while a thread can run */
+    BUSY_MS = 50,   /* time that may pass while a thread can run */
     IDLE_MS = 6000, /* longer than any patience in csrc */
     CHANNEL_RANK = 1,
 };
@@ -60,7 +60,7 @@ static struct {
     uint64_t seed, state, steps;
     int64_t now;
     int self, count;
-    int locks;         /* that were made, and not yet destroyed */
+    int locks;         /* how many were made and not yet destroyed */
     unsigned restless; /* how often sim_yield switches, in 1024 */
     bool verbose;
     thread threads[SIM_THREADS];

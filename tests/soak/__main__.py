@@ -196,7 +196,7 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument(
-        "--gigabytes", type=float, default=0, help="that must arrive at least"
+        "--gigabytes", type=float, default=0, help="how much must arrive, at least"
     )
     options = parser.parse_args()
     if options.hours is not None:

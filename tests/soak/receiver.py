@@ -77,7 +77,7 @@ class Receiver:
             helpers.cancel_scope.cancel()
 
     async def hear(self, sock: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
-        """Take notes of streams and of ends on the other side, to the sender's end."""
+        """Hear of streams, and of their ends on the sender's side, until it ends."""
         while True:
             await anyio.wait_readable(sock)
             note, fds, _, _ = socket.recv_fds(sock, NOTE, 1)
@@ -140,7 +140,7 @@ class Receiver:
             raise Wrong(f"{one.way} {one.verifier.stream}: {error}") from None
 
     def judge(self, one: Incoming) -> None:
-        """Check whether the end was right, once both sides are known."""
+        """Check whether the end was right, once it is known from both sides."""
         if not (one.ended and one.fate):
             return
         del self.open[one.verifier.stream]

@@ -1,6 +1,6 @@
 """Each second's memory, fds, threads and delays of a process.
 
-After a warm-up, none of these may grow.
+After a warm-up, memory, fds and threads may not grow.
 """
 
 import json
@@ -16,16 +16,16 @@ Sample = dict[str, float]
 
 BEAT = 0.01  # seconds
 EVERY = 1.0
-# By how much the last quarter's median may exceed the second quarter's: a share of it,
-# plus a constant.  (Streams come and go, and cancelled messages are copied for a
-# while.)
+# By how much the last quarter's median may exceed the second quarter's: a share of the
+# median of all, plus a constant.  (Streams come and go, and cancelled messages are
+# copied for a while.)
 MAY_GROW = {
     "memory": (0.1, 64 << 20),  # (including what the allocator keeps)
     "fds": (0.05, 24),
     "threads": (0.1, 8),
 }
-# With fewer samples, growth is not checked: a run of some seconds ends before all
-# streams have begun, as it may on a busy machine.
+# With fewer samples, growth is not checked: a run of some seconds may end before all
+# streams have begun.
 LEAST = 100
 
 

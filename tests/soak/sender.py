@@ -72,7 +72,7 @@ class Office:
         return time.monotonic() >= self.until
 
     async def tell(self, receiver: int, *fds: int, **fact: Any) -> None:
-        """(The receiver may be stopped for a while, with a full socket.)"""
+        """Send a note to a receiver, which may be stopped, with a full socket."""
         sock = self.receivers[receiver]
         async with self.gates[receiver]:
             await anyio.wait_writable(sock)

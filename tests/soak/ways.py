@@ -3,8 +3,10 @@
 pipe      `azc.pipe()`                          unix    a socket pair
 adopted   a pipe of the usual size              tcp4    127.0.0.1
 lending   a pipe whose reader only reads, so    relay   a pipe, and a relay from there
-          that a pool's frames are not copied           to one of the others
+          that a pool's frames are not copied           to one of `RELAYED`
 fifo      a FIFO in the file system
+
+lending-unix is a socket pair whose reader only reads, likewise.
 """
 
 import os

@@ -97,7 +97,7 @@ def test_acquire_waits_for_a_slot() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_recorder_loses_no_frame(tmp_path: Path) -> None:
-    """Of so many frames, a recorder that drops what its queue cannot take lost two."""
+    """A recorder that drops frames when its queue is full lost two of 72,649 frames."""
     count, path = 72_649, tmp_path / "film.mkv"
     pool = FramePool((48, 64), slots=30)
     recorded: queue.SimpleQueue[Any] = queue.SimpleQueue()

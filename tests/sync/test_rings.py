@@ -67,7 +67,7 @@ def test_records_come_in_order(ends: tuple[sync.Ring, sync.Ring]) -> None:
 
 @pytest.mark.skipif(
     sys.version_info < (3, 11),
-    reason="a signal may come before what a call has returned is stored",
+    reason="a signal may come between a call's return and the store of its result",
 )
 def test_storm_of_signals_loses_no_record(tmp_path: Path) -> None:
     code = """

@@ -479,7 +479,7 @@ def play(call: str, lines: Lines) -> list[str]:
     if is_exported(data):
         complaints.append("the buffer is still borrowed")
     if len(got) % size:
-        complaints.append(f"{len(got):,} bytes are no whole message")
+        complaints.append(f"{len(got):,} bytes are not whole messages")
     other.abort()
     return complaints
 
@@ -493,7 +493,7 @@ def test_signal_at_any_line(call: str) -> None:
     found: dict[Place, list[str]] = {}
     for place in dict.fromkeys(lines.seen):
         if linecache.getline(*place[:2]).lstrip().startswith("with self."):
-            continue  # before the release, a tracer is called there, but no handler
+            continue  # a tracer is called before the release, a handler is not
         if complaints := play(call, Lines(place, ROOMS)):
             found[place] = complaints
         if len(found) > 5:

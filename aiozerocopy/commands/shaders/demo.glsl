@@ -1,5 +1,5 @@
-// The demo's scene: waves that bend the picture, and rings that follow them.  It is
-// written like any fragment shader of the kind: mainImage gets a pixel.
+// The demo's scene: waves that bend the picture, and rings that follow them.  Like any
+// such fragment shader, it has a mainImage, which draws one pixel.
 
 // A smooth wave of period 1, much cheaper than a sine where the GPU is a CPU.
 vec3 wave(vec3 x) {

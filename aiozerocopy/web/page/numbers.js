@@ -17,7 +17,7 @@ export class Numbers {
     this.restart();
   }
 
-  restart() { // another connection, perhaps another way: what was missed was not its fault
+  restart() { // another connection, perhaps another way: frames missed before do not count
     this.settle();
     this.answers = this.answers.slice(-1);
     this.dropped = 0;
@@ -25,7 +25,7 @@ export class Numbers {
     this.arrived = []; // [time, bytes] of all messages of that time
   }
 
-  settle() { // what is missed until it goes on does not count
+  settle() { // frames missed until the next one that is shown do not count
     this.last = null;
     this.settled = Infinity;
   }

@@ -1,4 +1,4 @@
-// Painters put pixels, or whatever the browser has decoded, on a canvas.
+// Painters put pixels, or a picture that the browser has decoded, on a canvas.
 
 import { Unable, query } from "./server.js";
 
@@ -203,7 +203,7 @@ function hasFastGl() {
   const options = { failIfMajorPerformanceCaveat: true };
   const gl = document.createElement("canvas").getContext("webgl", options);
   if (!gl) return false;
-  // (Firefox names it at once, and warns of the extension)
+  // (Firefox names the renderer without the extension, and warns if that is used)
   const isMasked = gl.getParameter(gl.RENDERER) === "WebKit WebGL";
   const names = isMasked && gl.getExtension("WEBGL_debug_renderer_info");
   const drawer = gl.getParameter(names ? names.UNMASKED_RENDERER_WEBGL : gl.RENDERER);
@@ -211,7 +211,7 @@ function hasFastGl() {
   return !BY_PROCESSOR.test(drawer);
 }
 
-// `?painter=webgl` and `?painter=2d` choose; without, the faster one is taken.
+// `?painter=webgl` and `?painter=2d` choose one; by default the faster one is used.
 export function openPainter(canvas) {
   const wanted = query.get("painter") ?? (hasFastGl() ? "webgl" : "2d");
   if (wanted === "webgl") {

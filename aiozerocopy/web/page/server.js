@@ -1,5 +1,5 @@
-// The server that this page came from: its addresses, its status, and the errors that
-// asking for it may end with.
+// The server that this page came from: its addresses, its status, and the errors in which
+// a request for the status may end.
 
 export const query = new URLSearchParams(location.search);
 const token = query.get("token");
@@ -27,8 +27,8 @@ export async function askReason(patience) {
   return full ? new Full() : new Error("refused");
 }
 
-// What it offers, how many frames were published, how far its clock is ahead of the page's,
-// and how long the answer took (ms).
+// What the server offers, how many frames were published, how far its clock is ahead of the
+// page's, and how long the answer took (ms).
 export async function askStatus(patience) {
   const begin = performance.now();
   const signal = AbortSignal.timeout(patience);

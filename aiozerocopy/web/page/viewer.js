@@ -14,7 +14,7 @@ const FIRST_FRAME = 5000; // ms that a way has to show something
 const ASK_EVERY = 3000; // ms, while frames come
 const ASK_SOON = 1000; // ms, while none come
 const PATIENCE = 4000; // ms that the server has to answer
-const GOODBYE = 250; // ms from an answer that fails to the end of the stream, if it ends
+const GOODBYE = 250; // ms for the stream to end properly, after a request has failed
 const BACKOFF = [250, 500, 1000, 2000, 4000];
 
 const $ = (id) => document.getElementById(id);
@@ -136,7 +136,8 @@ class Screen {
     if (this.state !== "live") this.tick();
   }
 
-  // A hidden page does not acknowledge the picture, so that the server sends it few.
+  // A hidden page does not acknowledge the picture, so that the server sends few
+  // pictures.
   passed({ sequence }) {
     this.connection.newest = sequence;
     this.lastFrame = this.connection.frame = performance.now();

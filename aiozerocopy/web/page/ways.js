@@ -1,5 +1,5 @@
-// The ways to get pictures.  Each is a function (screen, signal) that resolves when the
-// server has ended the stream, throws `Unable` where it cannot work, and paints until then.
+// The ways to get pictures.  Each is a function (screen, signal) that paints until the
+// server has ended the stream, and then resolves; it throws `Unable` if it cannot work.
 
 import { Unable, address, askReason } from "./server.js";
 
@@ -25,7 +25,7 @@ function readHeader(data) {
   };
 }
 
-// Puts messages together that came in pieces; null while a piece is missing.
+// Joins messages that came in pieces; returns null while a piece is missing.
 function joiner() {
   let whole = null;
   let filled = 0;
@@ -64,8 +64,9 @@ function acknowledger(socket) {
   };
 }
 
-// `take` gets each message, and a function that ends all with an error.  A message's `done`
-// is called when the page is done with it; the screen calls it for those that it gets.
+// `take` gets each message, and a function that ends all with an error.  A message's
+// `done` acknowledges it when the page is done with it: the screen calls it if the screen
+// gets the message.
 function overWebSocket(path, signal, take) {
   return new Promise((resolve, reject) => {
     const socket = new WebSocket(address(path, location.protocol === "https:" ? "wss:" : "ws:"));
@@ -145,8 +146,8 @@ function raw(screen, signal) {
   });
 }
 
-// What WebCodecs decodes: `usual` stands for all that the server may send, `config` is for
-// what its configuration says.
+// What WebCodecs decodes: `usual` stands for all that the server may send, and `config`
+// makes a decoder's settings from the configuration that was sent.
 const H264 = {
   name: "H.264",
   path: "h264",
@@ -160,7 +161,7 @@ const AV1 = {
   name: "AV1",
   path: "av1",
   usual: "av01.0.13M.08",
-  config: () => ({ codec: AV1.usual }), // (key frames have the rest)
+  config: () => ({ codec: AV1.usual }), // (key frames contain all else)
 };
 
 async function coded({ name, path, usual, config }, screen, signal) {
@@ -209,7 +210,7 @@ async function coded({ name, path, usual, config }, screen, signal) {
       if (header.kind === CONFIGURATION) return configure(header.payload, fail);
       if (decoder === null || (needsKey && !header.key)) return header.done();
       needsKey = false;
-      const timestamp = (count += 1); // (a still picture comes again with its number)
+      const timestamp = (count += 1); // (a still picture comes again with the same number)
       waiting.set(timestamp, header);
       const type = header.key ? "key" : "delta";
       decoder.decode(new EncodedVideoChunk({ type, timestamp, data: header.payload }));

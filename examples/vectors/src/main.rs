@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 const LENGTH: usize = 256;
 const BYTES: usize = LENGTH * 4;
 
-/// The vector of that number: its mean is number % 1000 + 127.5, and exact.
+/// Fills in the vector with this number.  Its mean is exactly number % 1000 + 127.5.
 fn fill(memory: &mut [u8], number: u64) {
     let first = (number % 1000) as f32;
     for (at, place) in memory.chunks_exact_mut(4).enumerate() {
@@ -64,7 +64,7 @@ fn main() {
         (["unix", path, _], Some(count)) => UnixStream::connect(path).and_then(|to| write_all(to, count)),
         (["pipe", _], Some(count)) => write_all(io::stdout().lock(), count),
         (["receive", path], _) => receive(path),
-        _ => Err(io::Error::other("say: ring PATH COUNT, unix PATH COUNT, pipe COUNT or receive PATH")),
+        _ => Err(io::Error::other("usage: vectors ring PATH COUNT | unix PATH COUNT | pipe COUNT | receive PATH")),
     };
     if let Err(error) = done {
         eprintln!("vectors: {error}");

@@ -114,7 +114,7 @@ pub struct Ring {
     theirs: usize,
     index: u64, // ours, as it was published
     seen: u64,  // the other's, as it was last read and checked
-    next: u64,  // the consumer's: of the next record
+    next: u64,  // where the consumer's next record begins
     rung: u64,  // the wake_at that we have rung for
     is_gone: bool,
     bell: File,
@@ -123,7 +123,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Joins the ring of who listens there.
+    /// Joins the ring of the program that listens at this path.
     pub fn connect(path: &str, role: u32) -> io::Result<Ring> {
         let mut socket = open_socket(path)?;
         say(&mut socket, ASK, role, 0)?;
@@ -196,10 +196,10 @@ impl Ring {
             return refuse("there is no record where one should begin");
         }
         if stride(size.into()) > self.seen - self.next {
-            return refuse("a record ends behind the producer's index");
+            return refuse("a record ends after the producer's index");
         }
         let payload = self.payload(self.next);
-        // (who does not trust the producer copies it first: it could still change)
+        // (it could still change: copy it first if you do not trust the producer)
         look_at(unsafe { std::slice::from_raw_parts(payload, size as usize) }, header.type_id.load(Acquire));
         self.next += stride(size.into());
         self.publish(self.next)?;
@@ -260,7 +260,7 @@ impl Ring {
         }
     }
 
-    /// Sleeps until the other's index is that, unless it is already.
+    /// Sleeps until the other's index is `wake_at` or more, unless it is already.
     fn wait(&mut self, wake_at: u64, most: u64) -> io::Result<()> {
         self.word(self.mine + WAKE_AT).store(wake_at, Release);
         fence(SeqCst);
@@ -321,7 +321,7 @@ fn say(socket: &mut File, kind: u32, role: u32, status: i32) -> io::Result<()> {
     socket.write_all(&bytes)
 }
 
-/// The offer, and its fds: the memory, our doorbell, the other's.
+/// Receives the offer, and its fds: the memory, our doorbell, the other's.
 fn hear_offer(socket: &File) -> io::Result<(Hello, [File; 3])> {
     let mut hello = Hello::default();
     let mut control: Control = unsafe { zeroed() };
@@ -356,7 +356,7 @@ fn hear_offer(socket: &File) -> io::Result<(Hello, [File; 3])> {
     }
 }
 
-/// The page, and behind it the data, twice.
+/// Maps the page, and after it the data, twice.
 fn map(memory: &File, capacity: u64, role: u32) -> io::Result<*mut u8> {
     let (fd, n) = (memory.as_raw_fd(), capacity as usize);
     let seals = unsafe { fcntl(fd, F_GET_SEALS) };
