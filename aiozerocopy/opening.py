@@ -105,8 +105,9 @@ def open_writer(
 ) -> SendStream:
     """Send to a pipe, FIFO, file, terminal, device or connected stream socket.
 
-    Takes over the fd, or the file object, which is flushed first; the module says what
-    that means.  Its blocking mode stays as it is.
+    Takes over the fd, or the file object, which is flushed first: the stream has a
+    duplicate, and yours is closed.  (0, 1 and 2 then lead to /dev/null.)  The blocking
+    mode stays as it is.
 
     ``peer`` is what you know of the process at the other end: "unknown", "reads" (it
     only ever uses read or recv, so that a pool's pages may be lent to it through a pipe

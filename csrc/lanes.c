@@ -1,4 +1,4 @@
-/* lanes.c - the ways in and out, and which fd takes which.
+/* lanes.c - the lanes, in and out, and which fd gets which of them.
  *
  *   socket     sendmsg, recvmsg          many bytes a call; one pump for all
  *   unix       sendmsg, vmsplice         to a peer that reads, so pages may be lent

@@ -1,4 +1,4 @@
-/* queue.c - one fd's first-in-first-out of operations, by byte offsets. */
+/* queue.c - one fd's queue of operations, first in, first out, by byte offsets. */
 #include "queue.h"
 
 #include "pool.h"

@@ -1,4 +1,4 @@
-/* queue.h - one fd's first-in-first-out of operations, by byte offsets.
+/* queue.h - one fd's queue of operations, first in, first out, by byte offsets.
  *
  * No system calls and no locks: the channel's lock is held by the caller.
  *

@@ -1,4 +1,4 @@
-/* sys.h - every system call of the helper, through one table.
+/* sys.h - every system call of the helper but those of rings, through one table.
  *
  * Each entry returns >= 0 or -errno, unless it says otherwise, and never -EINTR; no
  * other file but azc_ring.h touches errno.  Calls that a system lacks (splice, say) are

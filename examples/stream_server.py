@@ -27,7 +27,7 @@ PACKET = 188  # bytes of MPEG-TS: a client begins with a whole one
 PATIENCE = 10  # seconds that a client may take nothing
 # There is no length: the answer ends with the connection.
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: video/mp2t\r\nConnection: close\r\n\r\n"
-REFUSED = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\nonly GET / is known\n"
+REFUSED = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\nonly GET is known\n"
 
 
 def as_it_is(piece: azc.broadcast.Published) -> list[memoryview]:

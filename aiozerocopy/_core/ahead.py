@@ -1,4 +1,4 @@
-"""Receives that begin before anybody waits for them, and end without Python.
+"""Receives that begin before a task waits for them, and end without Python.
 
 C starts the next receive without Python.  `take` returns at once if the first is
 complete, and while the program uses its result, the others arrive.

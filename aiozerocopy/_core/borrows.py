@@ -1,4 +1,4 @@
-"""Memory that C has borrowed, and ports, which report its end.
+"""Memory that C has borrowed, and ports, which report when a borrow ends.
 
 The states of an operation
     registered   its views are in `borrowed` and it is in `Port.operations`, both under

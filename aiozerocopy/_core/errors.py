@@ -1,4 +1,4 @@
-"""What can go wrong with a stream, and errno -> exception: the only table.
+"""The errors of a stream, and the only table from errno to exception.
 
 Closed means that this program closed it.  Broken means that something else did, and the
 operating system's own error is the ``__cause__``.

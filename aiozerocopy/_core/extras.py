@@ -1,4 +1,4 @@
-"""Optional packages: the messages for those that are missing.
+"""The messages for optional packages that are missing.
 
 The command names the packages themselves, not an extra of ours, so it is right both in
 a clone and with a package from an index.

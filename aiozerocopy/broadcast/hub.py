@@ -1,4 +1,4 @@
-"""The `Broadcast` itself: it takes the frames, and has the clients."""
+"""The `Broadcast` itself: it takes frames, and holds the clients."""
 
 from __future__ import annotations
 

@@ -40,7 +40,10 @@ class Damage:
         """Have the server collect damage; raise ScreenError if it cannot."""
         damage, xfixes = map(extensions.get, ("DAMAGE", "XFIXES"))
         if damage is None or xfixes is None:
-            raise ScreenError("the X server does not report changes: it has no DAMAGE")
+            missing = "DAMAGE" if damage is None else "XFIXES"
+            raise ScreenError(
+                f"the X server does not report changes: it has no {missing}"
+            )
         (self._damage, self._event), (self._xfixes, _) = damage, xfixes
         self._connection = connection
         self._account, self._taken = connection.new_id(), connection.new_id()

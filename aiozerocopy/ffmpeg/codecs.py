@@ -1,4 +1,4 @@
-"""Codecs: the usual one of each container, and its own arguments for our words.
+"""Codecs: the usual one of each container, and its arguments for our words.
 
 FFmpeg is asked once which encoders it has, and again if its binary has changed.
 """

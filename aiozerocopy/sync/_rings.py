@@ -1,4 +1,4 @@
-"""Rings, blocking.
+"""Blocking rings.
 
 The calling thread sends and takes: C has a lock for each ring.  Only a call that has to
 wait goes to the portal, whose loop watches the ring's doorbell; the portal asks C once

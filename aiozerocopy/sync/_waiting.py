@@ -1,4 +1,4 @@
-"""A thread in place of an event loop: it waits for what a coroutine of a stream awaits.
+"""A thread in place of an event loop: it waits for what a stream's coroutine awaits.
 
 A stream's coroutines run here as on a loop: one at a time (`ThreadWaiter.lock`), until
 they end or await something.  Then the lock is free for other threads, while this one

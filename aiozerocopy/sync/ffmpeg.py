@@ -1,4 +1,4 @@
-"""Films, blocking: `Writer` and `Reader`; `write` and `read` for a whole film.
+"""Blocking films: `Writer` and `Reader`; `write` and `read` for a whole film.
 
 `Writer.send` sends a frame from the calling thread, unless it must be converted or
 copied first; all other calls that block run in the portal.  A film that is open when

@@ -1,4 +1,4 @@
-"""asyncio's transports, done by this package: for code that has a Protocol, or streams.
+"""asyncio's transports, made by this package, for code with Protocols or streams.
 
 The functions that connect or serve have the arguments of asyncio's own of that name,
 and make real `asyncio.Transport` objects, on asyncio's loops and on uvloop.  They

@@ -1,4 +1,4 @@
-"""A transport's way from connection_made to connection_lost, and its reading.
+"""A transport's life from connection_made to connection_lost, and its reading.
 
 The states
     made      connection_made is called next

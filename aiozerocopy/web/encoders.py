@@ -1,4 +1,4 @@
-"""Which encoders are there: PyAV's in this process, or for H.264 FFmpeg as a child.
+"""Which encoders are installed: PyAV's in this process, or for H.264 FFmpeg as a child.
 
 Those of PyAV are quicker, as they need no pipe and no other process.
 """

@@ -1,4 +1,4 @@
-"""H.264 in hardware, by FFmpeg as a child, if that is as live as libx264.
+"""H.264 in hardware, by FFmpeg as a child, if the encoder holds no frame back.
 
 Encoders in hardware, and their drivers, differ in what they hold back and in whether
 they make a key frame on demand.  So each is tried first, once for each size.  If none

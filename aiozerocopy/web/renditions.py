@@ -1,4 +1,4 @@
-"""H.264, or AV1, for viewers whose browser decodes it: up to three renditions of it.
+"""H.264 or AV1 for viewers whose browser decodes it, in up to three renditions.
 
 How a frame travels
     hub -> `Planes`, converted once -> each rendition's `Run`, which takes the newest

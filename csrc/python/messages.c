@@ -1,4 +1,4 @@
-/* messages.c - Python's buffers, handled in few instructions. */
+/* messages.c - Python's buffers, handled in a few instructions. */
 #include <pyconfig.h>
 
 #ifndef Py_GIL_DISABLED

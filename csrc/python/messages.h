@@ -1,4 +1,4 @@
-/* messages.h - Python's buffers, handled in few instructions.
+/* messages.h - Python's buffers, handled in a few instructions.
  *
  * Only this part of the helper uses Python's objects.  It asks only objects of built-in
  * types, which runs no code of the program's, and uses only CPython's limited API, since

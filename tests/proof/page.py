@@ -17,7 +17,7 @@ HEAD = """\
 
 `make proof` runs what follows and writes this page; nothing on it is typed by hand.
 Each part can be repeated by itself, with `make proof SLICES="NAME"` or, in `tests/` of
-a checkout after `make venv`, with the command that stands there.
+a checkout after `make venv`, with the part's command.
 """
 
 

@@ -55,8 +55,8 @@ SLICES = (
     ),
     Slice(
         "races",
-        "The same with real threads on real pipes and sockets, under AddressSanitizer "
-        "and ThreadSanitizer.",
+        "The programs of the simulation with real threads on real pipes and sockets, "
+        "under AddressSanitizer and ThreadSanitizer.",
         5,
         "AZC_RACES=20 python -m pytest slow/test_simulation.py -k 'race or "
         "test_relays'",
@@ -88,15 +88,15 @@ SLICES = (
     ),
     Slice(
         "cancels",
-        "A cancel at every await of every public coroutine; every public thing closed, "
-        "dropped, lost in a cycle and forked under, the collector off.",
+        "A cancel at every await of every public coroutine; every public object closed, "
+        "dropped, lost in a cycle, and forked while in use, with the collector off.",
         6,
         "python -m pytest slow/test_nothing_left.py",
     ),
     Slice(
         "injected-errors",
         "System calls that fail: each call of a scene, with each errno, the first "
-        "twenty times; these are drawn from all such cases, always the same.",
+        "twenty times; of all such cases a fixed selection.",
         5,
         "AZC_INJECT=800 python -m pytest slow/test_injected_errors.py",
     ),
@@ -172,13 +172,13 @@ SLICES = (
     Slice(
         "mutants",
         "Small faults in the core, made by a machine: the simulation must notice "
-        "those in C and quick tests those in Python, but for those that are listed.",
+        "those in C and quick tests those in Python, except the listed survivors.",
         12,
         "AZC_MUTANTS=60 python -m pytest slow/test_mutation.py",
     ),
     Slice(
         "fuzzers",
-        "Random inputs for whatever reads what others have written.",
+        "Random inputs for all code that reads what others have written.",
         5,
         "AZC_FUZZ_SECONDS=30 python -m pytest slow/test_fuzz.py",
     ),
