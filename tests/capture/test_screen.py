@@ -209,7 +209,7 @@ async def test_damage_gives_a_picture_only_when_something_has_changed(
 async def test_pictures_by_damage_are_whole(
     cursor: bool, server: Server, painter: Painter
 ) -> None:
-    """Whatever the program holds, each equals a picture that is copied whole."""
+    """Whatever the program holds, each picture equals one that is copied whole."""
     chance = random.Random(1)
     windows = [painter.window(colour, 0, 0, 25, 17) for colour in COLOURS]
     held: list[tuple[capture.Screenshot, Any]] = []
@@ -370,7 +370,7 @@ async def test_slot_of_a_cancelled_grab_stays_taken_until_the_server_has_answere
 
 
 class InterruptedSocket:
-    """A socket whose calls do their work, and then a signal comes."""
+    """A socket with one call that a signal interrupts when its work is done."""
 
     def __init__(self, sock: socket.socket, call: str) -> None:
         self._socket = sock
@@ -556,7 +556,7 @@ async def test_server_that_wants_a_cookie(
 def answering(said: bytes, goes: bool = True) -> Iterator[str]:
     """Listen where an X server would; yield the name of the display.
 
-    One client gets these bytes, and then the end, or nothing until the block ends.
+    One client gets these bytes, then the end or, without ``goes``, nothing more.
     """
     over = threading.Event()
 
@@ -658,7 +658,7 @@ def test_answer_that_is_shorter_than_it_says(
 async def test_fds_that_do_not_arrive(
     server: Server, painter: Painter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Someone between us and the server forwards only the bytes."""
+    """A program between us and the server forwards only the bytes."""
     paint(painter)
     write = Connection._write
     async with capture.X11Screen(server.name) as other:
@@ -701,7 +701,7 @@ async def test_sent_picture_is_not_what_is_on_the_screen_later(
                 painter.window(colour, *ALL)
                 with await screen.grab() as picture:
                     await writer.send(picture)
-            assert screen.pool.stats.free == 1  # no part of it is lent
+            assert screen.pool.stats.free == 1  # no part of the picture is lent
             received = bytearray(WIDTH * HEIGHT * 4)
             for colour in COLOURS[:2]:
                 await reader.receive_exactly(received)

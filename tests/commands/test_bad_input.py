@@ -1,6 +1,6 @@
 """Invalid input gets one line that says what to do, and never a traceback.
 
-Exit status 2 means that no machine could do it, 1 that this one failed.
+Exit status 2 means that no machine could run the command, 1 that this one failed.
 """
 
 import os
@@ -33,7 +33,7 @@ CAPTURE = "capture -o out.mp4"
 SHORT = "shader.glsl --size 64x36 --duration 0.1 -o"
 
 SOON = 15.0  # seconds: one is intended, on a machine that does nothing else
-LATER = 10.0  # for answers of a busy machine
+LATER = 10.0  # seconds for a busy machine to answer
 EXPLAINED = ("port of serve", "speaks TLS", "wants a token", "is another program")
 
 NAMES_OF_NOBODY = ("nonsense.invalid", "999.999.999.999")
@@ -217,7 +217,7 @@ def places(folder: Path) -> Iterator[dict[str, str]]:
 def getaddrinfo(
     host: Any, *arguments: Any, ask: Any = socket.getaddrinfo, **details: Any
 ) -> Any:
-    """Like the real one, but these names need no name server to fail."""
+    """Look a name up; fail for `NAMES_OF_NOBODY` without a name server."""
     if host in NAMES_OF_NOBODY:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     return ask(host, *arguments, **details)
@@ -296,14 +296,14 @@ def test_what_another_ffmpeg_says(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """The cause only: from version 7 on, FFmpeg reports consequences, too."""
+    """Only the cause is shown: from version 7 on, FFmpeg reports consequences, too."""
     its = pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()
     (tmp_path / "ffmpeg").symlink_to(its)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     code, said = run_in(line)
     assert (code, says in said) == (1, True), said
     assert not re.search("Error opening|Terminating|Task finished|Nothing was", said)
-    assert ending.in_one_line("Task finished") == "Task finished"  # if there is no more
+    assert ending.in_one_line("Task finished") == "Task finished"  # if that is all
 
 
 # ---- faults of the machine ----------------------------------------------------------
@@ -387,7 +387,7 @@ def test_reader_that_has_enough_is_no_fault(arguments: str) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("setpriv") is None,
-    reason="only root has what is taken away here",
+    reason="only root has the capability that is taken away here",
 )
 @pytest.mark.parametrize("where", ["--web", "--tcp"])
 def test_privileged_port(where: str) -> None:

@@ -41,7 +41,7 @@ def first_colours(path: Path, size: tuple[int, int] = SIZE) -> list[list[int]]:
 def test_film_has_its_length_and_its_colours(
     options: list[str], server: Server, tmp_path: Path
 ) -> None:
-    """Even if the screen does not change."""
+    """This holds even if the screen does not change."""
     path = tmp_path / "screen.mp4"
     with Painter(server.name) as painter:
         painter.window(COLOURS[4], 0, 0, *SIZE)

@@ -31,7 +31,7 @@ def assert_complete(finding: Finding) -> None:
     if finding.verdict in ("limited", "missing"):
         assert finding.cost
         assert finding.remedy
-        assert "aiozerocopy[" not in finding.remedy  # a package index may not have that
+        assert "aiozerocopy[" not in finding.remedy  # an index may lack this package
 
 
 @pytest.mark.parametrize("probe", probes.PROBES, ids=lambda probe: probe.__name__)
@@ -103,8 +103,8 @@ CRASHES = {
     "import os; os.abort()": "exit status -6",
 }
 
-# A probe, a change, and its finding: the verdict and some words, or words after a minus
-# that it must not say.
+# A probe, a change of the machine, and what is then found: the verdict, and some words
+# (or, after a minus, words that must not be said).
 MACHINES: list[tuple[Callable[[], Finding], Any, str, str]] = [
     (probes.build, lambda patch: patch.setattr(PORTABLE, False), "ok", "-portable"),
     (probes.build, lambda patch: patch.setattr(PORTABLE, True), "limited", "portable"),

@@ -84,7 +84,7 @@ raise SystemExit(ended("aiozerocopy demo", lambda: exec("raise KeyboardInterrupt
 
 
 def test_exit_status_wherever_it_comes(folder: Path) -> None:
-    """Even inside of executed strings, as used by dataclasses."""
+    """Ctrl-C may come even inside of an executed string, such as dataclasses use."""
     (folder / "command.py").write_text(COMMAND)
     done = ran([sys.executable, "-m", "command"], cwd=folder)
     assert done.stderr == "aiozerocopy demo: interrupted\n"
@@ -92,7 +92,7 @@ def test_exit_status_wherever_it_comes(folder: Path) -> None:
 
 
 def test_ctrl_c_that_python_drops(capsys: pytest.CaptureFixture[str]) -> None:
-    """As in callbacks of weak references, which every import has."""
+    """Python drops it, for example, in callbacks of weak references during imports."""
 
     class Dropping:
         def __del__(self) -> None:
@@ -149,7 +149,7 @@ def test_background_job_of_a_script(folder: Path) -> None:
 
 
 def test_ignored_ctrl_c_and_sigterm_are_one_ctrl_c() -> None:
-    """A second one could be raised at any line, even where a coroutine is made."""
+    """A second Ctrl-C could come at any line, even where a coroutine is made."""
     code = """
         import os, signal
         from aiozerocopy.commands.ending import ended
@@ -171,7 +171,7 @@ def test_ignored_ctrl_c_and_sigterm_are_one_ctrl_c() -> None:
 
 
 def test_future_cancelled_while_it_is_set(caplog: pytest.LogCaptureFixture) -> None:
-    """asyncio's handler of Ctrl-C may do that between two lines of asyncio itself."""
+    """asyncio's handler of Ctrl-C may cancel it between two lines of asyncio itself."""
     assert ended("a command", lambda: 0) == 0
     for error in (asyncio.InvalidStateError(), ValueError("a fault of ours")):
         logging.getLogger("asyncio").error("Exception in callback", exc_info=error)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(60)]
 
-# At level info, Dask reports comms that it closes too early for itself.
+# At level info, Dask reports comms that it has itself closed too early.
 QUIET = {"DASK_LOGGING__DISTRIBUTED": "warning"}
 
 CLUSTERS = """
@@ -22,7 +22,7 @@ import asyncio, logging, sys
 import numpy as np
 from distributed import Client, LocalCluster, Security
 
-# (Dask calls one an error that is under way when its worker closes.)
+# (If a heartbeat is under way when its worker closes, Dask logs an error.)
 is_no_heartbeat = lambda record: "heartbeat" not in record.msg
 logging.getLogger("distributed.worker").addFilter(is_no_heartbeat)
 
@@ -89,7 +89,7 @@ def certificates(folder: Path) -> str:
 
 
 def test_clusters(tmp_path: Path) -> None:
-    """One after the other in one process, as most of the time goes into imports."""
+    """All run in one process, one after the other, as imports take most of the time."""
     with_pandas = "pandas" if find_spec("pandas") else ""
     settings = QUIET | {"DASK_TEMPORARY_DIRECTORY": str(tmp_path)}
     done = scripts.ran(

@@ -294,7 +294,7 @@ async def test_cancel_ends_the_comm(comms: Pair, what: str) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert comms.one.closed()
-    array[:] = 0  # the peer must not see these
+    array[:] = 0  # the peer must not see the zeros
     with pytest.raises(CommClosedError):
         await comms.other.read()
 
@@ -532,7 +532,7 @@ async def test_stranger_is_refused_on_either_side(
 
 
 async def test_handshake_that_is_cancelled_leaves_no_connection() -> None:
-    """For example at the end of Dask's loop."""
+    """Dask's loop, for example, cancels handshakes at its end."""
 
     def serving() -> set[asyncio.Task[Any]]:
         return {task for task in asyncio.all_tasks() if "_serve" in repr(task)}

@@ -377,7 +377,7 @@ HOSTILE: dict[str, Callable[[socket.socket], object]] = {
     "by a pipe that never came": lambda peer: peer.send(BY_NO_PIPE),
     "no pipe after all, and yet": _no_pipe_after_all_and_yet,
     "two pipes": _two_pipes,
-    "more than there is memory": _lend(1 << 62, b""),
+    "more than fits into memory": _lend(1 << 62, b""),
     "a strange word": _lend(FIRST, REST, b"?"),
     "the end in place of the word": _the_end_in_place_of_the_word,
     "the end in the pipe": _lend(FIRST, REST[:-1]),
@@ -397,7 +397,10 @@ async def test_peer_that_breaks_the_rules(attack: str) -> None:
 async def test_message_that_comes_again_is_taken_from_the_socket(
     fds: int, comms: Comms
 ) -> None:
-    """If the pipe never came, or came, or other fds came."""
+    """This holds without the pipe, and with too many fds.
+
+    With the pipe, whose data ends in the middle, the receiver raises.
+    """
     one, other = comms
     peer = socket.socket(fileno=os.dup(one.stream.fileno()))
     buffers, _ = pack([b"\x80", b"\x93\x01\x02\x03" * 9])
@@ -470,7 +473,7 @@ async def test_peer_is_killed_at_any_byte(role: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(DEATHS))
 @pytest.mark.parametrize("who", ["reader", "writer"])
 async def test_comm_is_aborted_at_any_byte(who: str, seed: int, comms: Comms) -> None:
-    """By another thread, as Dask may do."""
+    """Another thread aborts it, as Dask may do."""
     n = random.Random(seed).randrange(1, BIG)
     one, other = comms
     dying = {"reader": other, "writer": one}[who]

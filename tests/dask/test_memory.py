@@ -92,7 +92,7 @@ def test_finalizer_in_the_middle_of_a_take() -> None:
         def items(self) -> Any:
             found = super().items()
             if views:
-                views.pop()  # one comes back now
+                views.pop()  # its memory comes back now
                 held.append(memory_for(LARGE))
             return found
 

@@ -148,7 +148,7 @@ def test_nonsense_is_no_message(block: bytes) -> None:
 
 @pytest.mark.parametrize("frames", [0, 1, 1000])
 def test_no_memory_is_taken_for_what_is_too_much(frames: int) -> None:
-    """Too much in the first block, in one frame, or in all frames together."""
+    """The first block, one frame, or all frames together would be too large."""
     sizes = struct.pack(f"={1 + frames}Q", frames, *[MOST // (frames or 1)] * frames)
     source = Bytes(struct.pack("=Q", len(sizes)) + sizes if frames else b"GET / HT")
     with pytest.raises(NotAMessage, match="the peer is not Dask"):

@@ -1,6 +1,7 @@
 """Encoder: the film that it makes, who waits for whom, and one film for many clients.
 
-With the FFmpeg on PATH and with the one of imageio-ffmpeg, which differ by years.
+Most tests run with the FFmpeg on PATH and with the one of imageio-ffmpeg, which differ
+by years.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ async def film_of(encoder: Encoder, pictures: Iterable[Any]) -> bytes:
 async def take(subscription: Subscription, pieces: list[bytes]) -> None:
     async with subscription:
         async for piece in subscription:
-            pieces.append(piece)  # noqa: PERF401 - others look while they come
+            pieces.append(piece)  # noqa: PERF401 - others read the list meanwhile
 
 
 def pictures(count: int) -> list[NDArray[np.uint8]]:
@@ -102,7 +103,7 @@ def played(film: bytes, ffmpeg: str, *options: str) -> list[str]:
 
 
 async def test_film_goes_to_a_socket_and_a_file(ffmpeg: str, tmp_path: Path) -> None:
-    """As MPEG-TS, which is read only once."""
+    """The encoder's output, here MPEG-TS, is read once for both."""
     path = tmp_path / "film.ts"
     there, client = azc.socketpair()
     encoder = Encoder(SIZE, 25, format="mpegts", ffmpeg=ffmpeg)
@@ -144,7 +145,7 @@ async def test_round_trip(format: str, low_delay: bool, ffmpeg: str) -> None:  #
 
 
 async def test_all_that_a_writer_takes(ffmpeg: str, tmp_path: Path) -> None:
-    """A pool, tickets, `send`, frames from OpenGL, a sound of our own, and a format
+    """A pool, tickets, `send`, upside-down frames, a sound of our own, and a format
     that cannot be cut."""
     sound = Audio("s16le", 48_000, channels=1)
     encoder = Encoder(SIZE, 25, format="flv", audio=sound, flip=True, ffmpeg=ffmpeg)
@@ -218,7 +219,7 @@ async def test_one_that_hangs_is_killed(pretend: Callable[[str], str]) -> None:
 
 
 async def test_one_that_is_done_does_not_hang(pretend: Callable[[str], str]) -> None:
-    """However late its output is taken."""
+    """FFmpeg's output is taken later than the timeout."""
     done = pretend("cat >&2; echo film; exit 1")
     async with Encoder(SIZE, format="rawvideo", timeout=1, ffmpeg=done) as encoder:
         await encoder.put(picture(0))
@@ -368,7 +369,7 @@ async def test_slow_client(format: str, ffmpeg: str) -> None:  # noqa: A002
 
 
 def gaps(film: bytes) -> list[tuple[int, bool]]:
-    """Find gaps in the packets of each kind: of which kind, and whether it is marked.
+    """Return each gap in the packets of a kind: the kind, and whether it is marked.
 
     The packets' counters show gaps; packets of tables have no room for a mark.
     """
@@ -407,7 +408,7 @@ async def test_gap_is_told(ffmpeg: str) -> None:
 
 
 async def test_av1_gives_frames_at_once(ffmpeg: str) -> None:
-    """Otherwise SVT-AV1 delays dozens of frames."""
+    """Without ``low_delay``, SVT-AV1 delays dozens of frames."""
     if "libsvtav1" not in await codecs.encoders_of(ffmpeg):
         pytest.skip("this FFmpeg has no SVT-AV1")
     av1: dict[str, Any] = {"codec": "av1", "preset": "ultrafast", "low_delay": True}
@@ -497,7 +498,7 @@ def key_frames(film: bytes, ffmpeg: str) -> int:
 @each_delay
 @each_format
 async def test_cuts(format: str, low_delay: bool, ffmpeg: str) -> None:  # noqa: A002
-    """Nothing is lost wherever chunks end, and key frames are known."""
+    """Wherever chunks end, nothing is lost, and the key frames are known."""
     encoder = Encoder(
         SIZE, 30, format=format, group=GROUP, low_delay=low_delay, ffmpeg=ffmpeg
     )

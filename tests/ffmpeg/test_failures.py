@@ -111,7 +111,7 @@ async def test_never_ending(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A warning comes long before it is killed."""
+    """A warning comes long before FFmpeg is killed."""
     monkeypatch.setattr(progress, "SILENT", 0.05)
     program = pretend("cat >/dev/null; exec sleep 60")
     video = await Writer(NULL, SIZE, ffmpeg=program, timeout=0.2)
@@ -174,7 +174,7 @@ def test_time_in_which_the_machine_stood_still(monkeypatch: pytest.MonkeyPatch) 
             assert looks.acquire(timeout=10)
         assert not watchdog.barked
         child.returncode = 0
-        watchdog._thread.join(10)  # it ends with the child, even if it is not stopped
+        watchdog._thread.join(10)  # the thread ends with the child, even unstopped
         assert not watchdog._thread.is_alive()
     finally:
         watchdog.stop()
@@ -266,7 +266,7 @@ async def test_start_that_fails_leaves_nothing(tmp_path: Path) -> None:
 INTERRUPTED = """
 import numpy
 
-# In trio Ctrl-C comes between any two steps: a call and its await, for one.
+# In trio Ctrl-C may come between any two steps, such as a call and its await.
 warnings.filterwarnings("ignore", "coroutine .* was never awaited")
 
 async def main():
@@ -295,7 +295,7 @@ except (KeyboardInterrupt, asyncio.CancelledError):  # the latter before Python 
     ],
 )
 def test_ctrl_c(ffmpeg: str, tmp_path: Path, loop: str) -> None:
-    """The terminal sends it to the program's whole group; the file can be played."""
+    """The terminal sends SIGINT to the program's whole group; the film is playable."""
     path = tmp_path / "a.mp4"
     process = scripts.start(
         INTERRUPTED, loop, ffmpeg, str(path), start_new_session=True

@@ -106,7 +106,7 @@ async def test_what_was_drawn_is_seen(
 
 
 async def test_table_of_the_page_about_colours(tmp_path: Path) -> None:
-    """The colours that were drawn, `Writer`'s, and FFmpeg's if it is not told."""
+    """The table's columns: colours as drawn, by `Writer`, and by FFmpeg alone."""
     page = Path(__file__).parents[2] / "docs" / "pages" / "colours.md"
     rows = re.findall(r"^\|((?: \d+, \d+, \d+ \|){3})$", page.read_text(), re.MULTILINE)
     table = np.array([re.findall(r"\d+", row) for row in rows], int).reshape(-1, 3, 3)
@@ -356,7 +356,7 @@ def expected(numbers: Sequence[int]) -> list[int]:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop"], indirect=True)
 async def test_asyncios_own_cancel_waits_for_the_thread(tmp_path: Path) -> None:
-    """Whenever it comes, the memory is the caller's, and the film is whole."""
+    """Whenever the cancel comes, the film is whole, and the caller owns the memory."""
     path = tmp_path / "a.yuv"
     picture = bytearray(prod(size := (2560, 1440)) * 3)
 
@@ -597,7 +597,7 @@ async def test_broken_one_leaves_what_plays(
                 if ends_by == "kill" and not killed and (video.status.size or 0) >> 20:
                     os.kill(video.pid, signal.SIGKILL)
                     killed = True
-    video.abort()  # the film is over
+    video.abort()  # changes nothing: the film has ended
     left = Path(video.written_to)
     assert set(os.listdir(folder)) == {name, left.name}
     assert (left.name == name) is not older

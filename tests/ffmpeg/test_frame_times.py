@@ -182,7 +182,7 @@ async def test_rate_of_a_films_part(ffmpeg: str, corpus: Callable[[str], Path]) 
 
 @pytest.mark.parametrize("more", [{"fps": 30}, {"options": ["-vf", "fps=30"]}], ids=str)
 async def test_gap_that_is_filled(more: Any, ffmpeg: str, tmp_path: Path) -> None:
-    """FFmpeg makes all its frames at once, and reports their times before the first."""
+    """FFmpeg makes all frames of the gap at once, and reports their times first."""
     path = tmp_path / "gap.mkv"
     picture = ["-f", "lavfi", "-i", "testsrc2=s=64x48:r=1/100:d=200"]
     await anyio.run_process([ffmpeg, "-v", "error", *picture, "-c:v", "ffv1", path])
@@ -218,7 +218,7 @@ async def test_timing_of_the_callers_own(
 async def test_part_beyond_the_end(
     pix_fmt: str, more: Any, ffmpeg: str, corpus: Callable[[str], Path]
 ) -> None:
-    """The part is empty, like a slice; and a program can still use the size."""
+    """The part is empty, as a list's slice would be, and the Reader knows the size."""
     path = corpus("packaged") / "turned.mp4"
     async with Reader(path, pix_fmt, start=9, ffmpeg=ffmpeg, **more) as video:
         with pytest.raises(anyio.EndOfStream):
@@ -234,7 +234,7 @@ async def test_part_beyond_the_end(
 async def test_ffmpeg_before_5_1(
     pretend: Callable[[str], str], corpus: Callable[[str], Path]
 ) -> None:
-    """The option by which each frame comes once has another name there."""
+    """There, the option with which each frame comes once has another name."""
     refuse = 'case "$*" in *-fps_mode*) echo "Unrecognized option \'fps_mode\'."'
     known = (
         'for a; do shift; set -- "$@" "$(echo "$a" | sed s/^-vsync$/-fps_mode/)"; done'

@@ -29,7 +29,7 @@ COLOURS = [
     for full in (False, True)
     for chroma in ("left", "center")
 ]
-# 0.5 of it is rounding; fixed point adds less than 0.1.
+# Rounding may add 0.5; fixed point adds less than 0.1.
 CLOSE = 0.6
 
 

@@ -19,7 +19,7 @@ FRAMES = 3
 
 @functools.lru_cache
 def formats(ffmpeg: str) -> dict[str, str]:
-    """Return all formats that it lists, with flags: Input, Output, Hardware, ..."""
+    """Return all formats that FFmpeg lists, with flags: Input, Output, Hardware, ..."""
     command = [ffmpeg, "-hide_banner", "-loglevel", "error", "-pix_fmts"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.findall(r"^([IOHPB.]{5}) ([a-z]\S+) ", told, re.MULTILINE)
@@ -29,7 +29,7 @@ def formats(ffmpeg: str) -> dict[str, str]:
 def taken(
     ffmpeg: str, nbytes: dict[str, int], size: tuple[int, int], folder: Path
 ) -> dict[str, list[int]]:
-    """Return the frames that FFmpeg decodes from a file of zeros in each format."""
+    """Return, for each format, the sizes of the frames that FFmpeg reads from zeros."""
     command = [ffmpeg, "-nostdin", "-hide_banner", "-loglevel", "error"]
     for name, n in nbytes.items():
         path = folder / name

@@ -86,7 +86,7 @@ def noise(size: tuple[int, int] = SIZE) -> bytes:
 def pretend_film(
     pretend: Callable[[str], str], tmp_path: Path
 ) -> Callable[[str], Reader]:
-    """Make a Reader of a file, whose FFmpeg does something else."""
+    """Make a Reader of a file, with a shell script in place of FFmpeg."""
     (tmp_path / "film").touch()
     return lambda body: Reader(tmp_path / "film", ffmpeg=pretend(body))
 
@@ -143,7 +143,7 @@ def test_colours_are_what_the_film_says(
 
     frames = anyio.run(read)
     assert len(frames) == len(COLOURS)
-    close = 4 if full and convert == "ffmpeg" else 2  # its scaler is inexact there
+    close = 4 if full and convert == "ffmpeg" else 2  # FFmpeg's scaler is inexact there
     for frame, colour in zip(frames, COLOURS, strict=True):
         assert (frame == frame[0, 0]).all()
         assert np.abs(frame[0, 0] - exact(colour, matrix, full)).max() <= close
@@ -471,7 +471,7 @@ async def test_next_frame_comes_while_the_last_is_looked_at(tmp_path: Path) -> N
 
 
 async def test_no_frame_of_a_shared_pool_comes_ahead(tmp_path: Path) -> None:
-    """Another Reader may be waiting for its slot."""
+    """Another Reader may be waiting for the slot."""
     path = numbered(tmp_path / "a.mkv")
     pool = azc.FramePool((HEIGHT, WIDTH, 3), slots=2)
     async with Reader(path, pool=pool) as one, Reader(path, pool=pool) as other:

@@ -22,7 +22,7 @@ HALVED = ("yuv420p", "nv12", "yuv422p", "yuv420p10le")  # chroma
 DEPTHS = {"yuv420p10le": 10, "gray16le": 16, "rgb48le": 16}  # bits, if not 8
 
 WORDS: dict[str, Any] = {"quality": "lossless", "preset": "ultrafast"}
-# Arguments for a film; the formats that it keeps exactly; those with even sizes only.
+# For each film: arguments, the formats that it keeps, those that need even sizes.
 WAYS: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] = {
     "ffv1.mkv": ({"codec": "ffv1"}, (*PLAIN, *DEEP, *WITH_ALPHA, *YUV), ()),
     "rawvideo.nut": ({"codec": "rawvideo"}, (*PLAIN, *DEEP, *WITH_ALPHA, *YUV), ()),
@@ -38,7 +38,7 @@ SIZES = [*EVEN, (17, 13), (1, 1)]
 
 
 def picture(number: int, layout: Layout) -> NDArray[Any]:
-    """Make a picture with all values and noise, but little enough to be compressed.
+    """Make a picture with all values, and little enough noise to be compressed.
 
     (Otherwise libvpx of FFmpeg 5.1 writes past its memory, and utvideo is unreadable.)
     """

@@ -1,4 +1,4 @@
-"""Programs for TurboPipe work, and the faults that they had with it are mended here."""
+"""Programs for TurboPipe work here, without the faults that they had with TurboPipe."""
 
 import array
 import contextlib
@@ -65,7 +65,7 @@ def pipes() -> Iterator[Callable[[], Pipe]]:
         if not pipe.is_reading:
             pipe.reader.close()
     with contextlib.suppress(StreamBroken):
-        turbopipe.close()  # writers whose reader has just gone were not reported
+        turbopipe.close()  # raises if a reader has just gone
     for pipe in made:
         if pipe.is_reading:
             pipe.all()
@@ -248,7 +248,7 @@ class TestWaiting:
         assert scripts.run(code) == f"interrupted\n{5 << 20}\n"
 
     def test_stalled_fd_delays_no_other(self, pipes: Callable[[], Pipe]) -> None:
-        """The death of its reader wakes the thread that waits for room."""
+        """The death of the stalled reader wakes the thread that waits for room."""
         stalled, well = pipes(), pipes()
         data, other = noise(), noise(seed=2)
 

@@ -355,7 +355,7 @@ async def test_audio_that_is_sent(ffmpeg: str, tmp_path: Path) -> None:
 
 
 async def test_sound_without_pictures_is_told(ffmpeg: str) -> None:
-    """FFmpeg waits for one stream with the other, but nobody hangs."""
+    """FFmpeg waits for a picture, and reads no more sound: the send fails."""
     video = await Writer(NULL, SIZE, audio=Audio(), timeout=0.2, ffmpeg=ffmpeg)
     with pytest.raises(FFmpegError, match=r"did nothing.*from two tasks\?"):
         await video.send_audio(bytes(64 << 20))

@@ -532,7 +532,7 @@ class TestLease:
         picture = await self.take(ring)
         ring.readback.close()
         await anyio.to_thread.run_sync(picture.release)
-        assert sorted(ring.gl.deleted) == [2, 3]  # the last one ends with the context
+        assert sorted(ring.gl.deleted) == [2, 3]  # the last ends with the context
 
 
 # ---- threads and contexts -----------------------------------------------------------

@@ -53,7 +53,7 @@ class Viewer:
         return [(await self.receive())[1] for _ in range(count)]
 
     async def rest(self) -> list[int]:
-        """The numbers of all frames until the stream ends."""
+        """Detach the client; return the numbers of all frames that still arrive."""
         self.client.detach()
         numbers = []
         async with meanwhile(self.near.send_eof):
@@ -251,7 +251,7 @@ async def test_latest_skips_to_the_newest_whole_frame(studio: Studio) -> None:
 async def test_a_frame_that_has_become_the_newest_is_sent_once(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds even if a signal interrupts the note when the newest has begun."""
+    """This holds even if a signal comes when it has begun, before that is noted."""
     viewer = studio.viewer()
     filled = fill(viewer.near.fileno())
     await studio.publish(0, 1)
@@ -422,7 +422,7 @@ async def test_encoder_that_fails_costs_only_its_own_clients(slow: bool) -> None
 
 
 async def test_newcomer_between_two_encodings_gets_the_frame_once() -> None:
-    """Joining gives it the last frame; after that, it is one of those to be served."""
+    """Joining gave it the frame, although it is now among the clients to serve."""
     joined: list[Viewer] = []
 
     def first(published: Published) -> Sequence[Any]:
@@ -482,7 +482,7 @@ async def test_slow_encoder_delays_neither_publisher_nor_others() -> None:
 
 
 async def test_slow_encoder_and_frames_that_need_those_before() -> None:
-    """After a dropped frame, the encoder takes none before the next key."""
+    """After a dropped frame, the encoder gets no frame before the next key."""
     encode = SlowEncoder()
     async with on_air() as studio:
         viewer = studio.viewer(encode=encode)
@@ -521,13 +521,13 @@ async def test_slow_encoder_and_newcomers() -> None:
     encode = SlowEncoder()
     async with on_air() as studio:
         await studio.publish(1, 2, size=10)
-        first = studio.viewer(encode=encode)  # has the last frame encoded
+        first = studio.viewer(encode=encode)  # for it, the last frame is encoded
         encode.finish()
         assert await first.far.receive() == b"frame 2;"
         second = studio.viewer(encode=encode)  # gets the frame that was encoded before
         assert await second.far.receive() == b"frame 2;"
         await studio.publish(3, size=10)
-        third = studio.viewer(encode=encode)  # even during another encoding
+        third = studio.viewer(encode=encode)  # even while another frame is encoded
         assert await third.far.receive() == b"frame 2;"
         encode.finish()
         for viewer in (first, second, third):
@@ -608,7 +608,7 @@ async def test_stuck_clients_hold_no_slots(
 ) -> None:
     async with on_air(broadcast()) as studio:
         with FramePool(BIG, slots=3) as pool:
-            for number in range(12):  # with each frame, one more gets stuck
+            for number in range(12):  # with each frame, one more client gets stuck
                 studio.viewer(policy=policy)
                 await studio.publish_slot(pool, number)
             assert pool.stats.free >= 1
@@ -650,7 +650,7 @@ async def test_frame_that_has_not_begun(
 
 
 async def test_client_that_is_detached_as_another_fails(studio: Studio) -> None:
-    """Both are served by one call."""
+    """Both clients are served by one call."""
 
     def leave(_: Client, _event: str, _sequence: int) -> None:
         studio.viewers[1].client.detach()
@@ -773,7 +773,7 @@ async def test_foreign_stream_is_fed_by_wait_closed(studio: Studio) -> None:
 
 
 async def test_foreign_stream_that_nobody_can_feed_is_forgotten(studio: Studio) -> None:
-    """Nothing is encoded for it, either, such as after a signal ended its feeder."""
+    """Nothing is encoded for it, either.  (A signal may have ended its feeder.)"""
     near, far = azc.socketpair()
     encoded: list[int] = []
 

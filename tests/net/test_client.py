@@ -140,7 +140,7 @@ async def test_without_reconnecting_the_first_failure_is_told() -> None:
         with pytest.raises(ConnectionRefusedError):
             await client.receive()
         assert client.stats.failures == 1
-        assert (await client.receive()).sequence == 1  # requested again
+        assert (await client.receive()).sequence == 1  # the next call tries again
     server.close()
 
 
@@ -350,7 +350,7 @@ async def test_what_would_never_heal_is_raised(
     tls: tuple[ssl.SSLContext, ssl.SSLContext],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(greeting, "PATIENCE", 5)  # for answers of a busy machine
+    monkeypatch.setattr(greeting, "PATIENCE", 5)  # for a busy machine
     monkeypatch.setattr(greeting, "LONGEST", 5)
     of_server, of_client = tls
     tokens = {"token": "secret", "wrong": "another"}

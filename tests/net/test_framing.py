@@ -148,7 +148,7 @@ def test_hostile_header_with_a_right_checksum(kind: str) -> None:
         memory = memoryview(np.empty(found.payload_length, "u1"))
         array = leases.array_over(memory, found.dtype, found.shape)
         assert array.nbytes == found.payload_length
-        # Ignored parts (later flags, the reserved field) are gone.
+        # Ignored parts (flags of later versions, the reserved field) are gone.
         assert FrameHeader.unpack(found.pack()) == found
 
 
@@ -203,7 +203,7 @@ def test_description_of_pool_frames() -> None:
 
 
 def foreign(stream: azc.Stream) -> StapledByteStream:
-    """Wrap one of our streams into a foreign one."""
+    """Wrap one of our streams in a foreign one."""
     return StapledByteStream(stream, stream)
 
 
@@ -313,7 +313,7 @@ async def test_receive_into_a_pool(ends: tuple[Any, Any]) -> None:
 @anyio_test
 @pytest.mark.skipif(PORTABLE, reason="the portable build lends nothing")
 async def test_frames_of_a_pool_are_lent() -> None:
-    """Lent to a known receiver, between copied headers and metadata."""
+    """They go to a known receiver, between headers and metadata that are copied."""
     async with azc.socketpair(peer="reads") as (theirs, ours):
         with FramePool((2048, 2048), slots=1) as pool, await pool.acquire() as frame:
             sender, receiver = FrameSender(ours), FrameReceiver(theirs)
@@ -354,7 +354,7 @@ async def test_what_cannot_be_sent_leaves_no_trace(ends: tuple[Any, Any]) -> Non
 async def test_stream_that_ends_inside_of_a_frame(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At any byte: each receive reports it, and the frame's memory is free at once."""
+    """Wherever it ends, each receive reports it, and the memory is free at once."""
     made = freed = 0
 
     def free() -> None:

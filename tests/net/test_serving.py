@@ -220,7 +220,7 @@ async def test_handlers_may_finish_within_the_grace() -> None:
         listeners = list(server._listeners)
         async with meanwhile(server.aclose):
             await until(lambda: all(each.sock.fileno() < 0 for each in listeners))
-            # It no longer accepts, and waits.
+            # The server no longer accepts, and waits for its handler.
             with pytest.raises(ConnectionRefusedError):
                 await connect(server)
             assert server.connections == 1
@@ -535,7 +535,7 @@ async def test_who_shows_no_token_makes_room(
 @pytest.mark.every_loop
 @pytest.mark.parametrize(("share", "count"), [(None, 2), (1, 1), (3, 3)])
 async def test_an_address_has_its_share(share: int | None, count: int) -> None:
-    """Except this machine's own addresses, behind which a proxy may be."""
+    """127.0.0.1 has no such limit, as a proxy may connect from there."""
 
     def connect(host: str) -> socket.socket:
         return socket.create_connection(("127.0.0.1", server.port), 5, (host, 0))
@@ -555,7 +555,7 @@ async def test_an_address_has_its_share(share: int | None, count: int) -> None:
 async def test_a_full_server_sees_an_address_only_so_often(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The address is refused at once; others, and this machine's own, make room."""
+    """It is refused at once; for another address, and 127.0.0.1, room is made."""
     monkeypatch.setattr(admission, "AT_ONCE", 3)
     monkeypatch.setattr(admission, "A_SECOND", 1e-6)
 
@@ -581,7 +581,7 @@ async def test_a_full_server_sees_an_address_only_so_often(
 
 
 def test_paces_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Addresses that rest are forgotten, or all of them if none does."""
+    """Addresses that were quiet are forgotten, or all of them if none was."""
     monkeypatch.setattr(admission, "MOST_PACES", 3)
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)

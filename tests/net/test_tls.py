@@ -224,7 +224,7 @@ async def test_half_of_it_can_be_closed(tls: Contexts) -> None:
 
 
 async def test_half_is_closed_beside_what_has_arrived(tls: Contexts) -> None:
-    """Keep bytes that OpenSSL would lose."""
+    """The stream keeps bytes that OpenSSL would lose."""
     async with connected(tls) as (one, other):
         await other.send(payload(1, 50_000))
         assert await one.receive(10) == payload(1, 10)[:10]
@@ -403,7 +403,7 @@ async def test_sends_that_must_be_alone(tls: Contexts) -> None:
 
 
 async def test_counts_over_a_stream_that_is_not_ours(tls: Contexts) -> None:
-    """Bytes after the encryption by anyio's TLS would be counted wrongly."""
+    """Bytes are counted before anyio's TLS encrypts them: after that, they are more."""
     async with azc.socketpair() as (one, other), anyio.create_task_group() as tasks:
         options: Any = {"server_side": True, "ssl_context": tls[0]}
         server = attempt(tasks, partial(AnyiosStream.wrap, other, **options))

@@ -88,8 +88,9 @@ SLICES = (
     ),
     Slice(
         "cancels",
-        "A cancel at every await of every public coroutine; every public object closed, "
-        "dropped, lost in a cycle, and forked while in use, with the collector off.",
+        "A cancel at every await of every public coroutine; every public object "
+        "closed, dropped, lost in a cycle, and forked while in use, with the collector "
+        "off.",
         6,
         "python -m pytest slow/test_nothing_left.py",
     ),

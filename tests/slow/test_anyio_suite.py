@@ -19,17 +19,17 @@ SUITE = os.environ.get("AZC_ANYIO_TESTS", "")
 FILES = ("test_sockets.py", "streams/test_tls.py", "streams/test_buffered.py")
 OURS = "TestTCP or TestUNIXStream or TestUNIXListener or test_multi_listener or streams"
 
-# Tests that need not pass, and why; docs/pages/anyio-and-trio.md says it, too.
-IS_CLOSED = "on asyncio, a close that need not wait is no checkpoint"
-MOVES_ON = "the bytes may go out while all tasks wait, and the send be over in time"
+# Tests that need not pass, and why; docs/pages/anyio-and-trio.md lists them, too.
+IS_CLOSED = "on asyncio, a close that need not wait is not a checkpoint"
+MOVES_ON = "bytes go out while all tasks wait: the send may end before the close"
 BY_DESIGN = {
     r"TestTCPStream::test_happy_eyeballs\[": "the resolver's order is kept",
     r"test_aclose_in_cancelled_scope_raises_cancelled_exc\[asyncio": IS_CLOSED,
     "test_close_during_send": MOVES_ON,
     "test_reset_during_send": MOVES_ON,
-    "test_send_receive_seqsocket": "SOCK_SEQPACKET is no stream of bytes",
-    "test_connect_tcp_closes_winner": "it is about the inside of anyio's connect_tcp",
-    "test_cancelled_receive_pauses_reading": "it is about asyncio's transports",
+    "test_send_receive_seqsocket": "SOCK_SEQPACKET is not a stream of bytes",
+    "test_connect_tcp_closes_winner": "it tests the inside of anyio's connect_tcp",
+    "test_cancelled_receive_pauses_reading": "it tests asyncio's transports",
 }
 
 
@@ -63,7 +63,9 @@ def run_tests(root: Path, *options: str) -> tuple[int, set[str]]:
 def test_anyios_own_tests() -> None:
     """Tests that pass with anyio's streams pass with ours."""
     root = Path(SUITE)
-    assert root.name == f"anyio-{version('anyio')}", "it is of another version"
+    assert root.name == f"anyio-{version('anyio')}", (
+        "AZC_ANYIO_TESTS is of another version of anyio than the installed one"
+    )
     _, fail_anyway = run_tests(root)
     passed, failed = run_tests(root, "-p", "anyio_with_ours")
     worse = {

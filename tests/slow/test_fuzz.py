@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(60 + 2 * int(SECONDS or 0))]
 
 
 def runs(number: int) -> list[str]:
-    """Return options for equal runs, as in CI, or for longer and random ones."""
+    """Return options for runs that are all alike, as in CI, or for long random ones."""
     if SECONDS:
         return [f"-max_total_time={SECONDS}"]
     return [f"-runs={number}", "-seed=1"]

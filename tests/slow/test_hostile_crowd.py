@@ -95,9 +95,9 @@ def test_a_hostile_crowd(face: str) -> None:
     assert seen["gone"] == 0
     assert seen["lost"] < 0.05 * seen["frames"]
     assert after["threads"] <= alone["threads"]
-    if face in ("ours", "tcp"):  # (others have their own costs, and admit all)
+    if face in ("ours", "tcp"):  # (others have their own costs, and admit everybody)
         assert grown < 64 * MIB
-        if SECONDS >= 20:  # (before, silent clients still come and go)
+        if SECONDS >= 20:  # (in less time, silent clients still come and go)
             assert load - own < 0.4
     assert grown < 128 * MIB
     assert seen["unanswered"] <= 0.1 * seen["probes"]

@@ -1,8 +1,8 @@
 """Failing system calls: for each scene, each of its calls, each errno, each time.
 
 strace makes the k-th call of each thread fail.  tests/support/fault_scenes.py says what
-must hold then.  There are tens of thousands of cases; AZC_INJECT sets how many of them
-run, drawn by lot (but equal in each run), or "all".
+must hold then.  There are tens of thousands of cases: AZC_INJECT=60 runs this many of
+them, the same ones each time; AZC_INJECT=all runs all.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ class Case(NamedTuple):
 @dataclass
 class Verdict:
     complaints: list[str]
-    told: list[str]  # exceptions of its calls
+    told: list[str]  # exceptions that the scene's calls raised
     sent: int
     trace: str
 
@@ -74,8 +74,8 @@ class Verdict:
 
     @property
     def is_left_out(self) -> bool:
-        """Whether it tells nothing about us.  (For example, if asyncio's own epoll_wait
-        failed, its loop is broken.)"""
+        """Whether the case says nothing about our code.  (For example, if asyncio's own
+        epoll_wait failed, its loop is broken.)"""
         loop_broke = any(each.startswith("the loop:") for each in self.told)
         return loop_broke or LEFT_OUT.search(self.trace) is not None
 
@@ -139,7 +139,7 @@ def joined(trace: Iterable[str]) -> Iterator[str]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     refusing("write:error=EIO")  # skips where strace is not permitted
     if PORTABLE:
-        pytest.skip("the scenes are of the Linux build")
+        pytest.skip("the scenes need the Linux build")
     with contextlib.closing(Server(tmp_path_factory.mktemp("faults"))) as running:
         yield running
 

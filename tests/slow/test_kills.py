@@ -45,7 +45,7 @@ def test_sender_is_killed(kind: str, tmp_path: Path) -> None:
     for number in range(KILLS):
         folder = tmp_path / str(number)
         folder.mkdir()
-        # (now and then it is killed before it has begun)
+        # (now and then the sender is killed before it has begun)
         waits, seconds = dice.random() < 0.9, dice.uniform(0.0, 0.03)
         has_begun, begun = os.pipe()
         with open_link(kind, folder) as link, open(has_begun, "rb", 0) as word:

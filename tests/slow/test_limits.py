@@ -23,7 +23,7 @@ pytestmark = [
     linux_only,
     pytest.mark.slow,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(PORTABLE, reason="the scenes are of the Linux build"),
+    pytest.mark.skipif(PORTABLE, reason="the scenes need the Linux build"),
 ]
 
 PROGRAM = Path(__file__).parents[1] / "support" / "limited.py"

@@ -69,12 +69,12 @@ ELSEWHERE = {
     "ReceiveStream.receive_into": "contract/test_receiving.py",
     "FrameClient": "net/test_client.py",
     "Rpc": "shm/test_rpc.py",
-    "Service": "serving for ever is to wait for a cancel: net/test_serving.py",
+    "Service": "it serves until it is cancelled: net/test_serving.py",
     "WebApp": "web/test_interruptions.py",
     "WebServer": "web/test_interruptions.py",
     "MemoryStream": "contract/test_memory_pair.py",
     "check_stream": "contract/test_check_stream.py",
-    "monitors": "a connection that is opened and closed, as X11Screen's",
+    "monitors": "it opens and closes a connection, as X11Screen does",
 }
 _TRANSPORTS = """
     SocketTransport TLSTransport Server _WithTransports connect_accepted_socket
@@ -479,8 +479,8 @@ async def test_scene_is_cancelled_at_every_await(name: str, tmp_path: Path) -> N
     await cancelled_everywhere(play, tmp_path)
 
 
-# Scenes that are interrupted at every line, like cases, and the modules for that.
-# core/test_interruptions.py interrupts the rest of _core.
+# Scenes that are interrupted, as cases are, at every line of the modules in ROOMS;
+# core/test_interruptions.py interrupts the other modules of _core.
 HIT = """
     pool finalizing_buffer pipe relay process frames readback screen
     ffmpeg_writer ffmpeg_encoder ffmpeg_reader
@@ -528,7 +528,7 @@ def test_hit_at_every_line(
             async with nothing_left(collects=True):
                 task = asyncio.ensure_future(hit_in(name, folder, lines))
                 await asyncio.wait({task}, timeout=5)
-                complaints = task.result() if task.done() else ["it hangs"]
+                complaints = task.result() if task.done() else ["the call hangs"]
                 task.cancel()
                 del task
         except AssertionError as error:
@@ -558,7 +558,7 @@ async def hit_in(name: str, folder: Path, lines: Lines) -> list[str]:
                     await call()
     except BaseException as error:
         return [
-            f"it raised {each!r}"
+            f"the call raised {each!r}"
             for each in leaves(error)
             if not isinstance(each, MAY_BE)
         ]
@@ -573,7 +573,7 @@ def leaves(error: BaseException) -> list[BaseException]:
 async def cancelled_everywhere(
     play: Callable[[Path, int], Awaitable[bool]], folder: Path
 ) -> None:
-    """Play repeatedly, cancelled at the n-th await, until there is no n-th one."""
+    """Play repeatedly, cancelled at the n-th await, until there is no n-th await."""
     for n in range(1, MOST):
         (own := folder / str(n)).mkdir()
         async with nothing_left():
@@ -581,7 +581,7 @@ async def cancelled_everywhere(
         if not cancelled:
             figures.count("awaits cancelled", n - 1)
             return
-    pytest.fail("it never came to its end")
+    pytest.fail("the call has too many awaits, or no end")
 
 
 async def as_coroutine(call: Any) -> Any:
@@ -620,7 +620,7 @@ async def drop(scene: Any, _: list[str]) -> None:
 
 
 async def lose(scene: Any, told: list[str]) -> None:
-    """Lose them in a cycle with older and younger objects, which look at the views."""
+    """Lose the things in a cycle with an older and a younger witness of the views."""
     older = Witness(told)
     things = await anext(scene)
     younger = Witness(told)
@@ -632,7 +632,7 @@ async def lose(scene: Any, told: list[str]) -> None:
 
 
 async def fork(scene: AsyncIterator[Any], told: list[str]) -> None:
-    """Ours stay usable, whatever a child does with its copies."""
+    """The parent's things stay usable, whatever a child does with its copies."""
     things = await anext(scene)
     if not (child := fork_world.fork()):
         for thing in things:
@@ -683,11 +683,11 @@ async def test_nothing_is_left(name: str, end: Any, tmp_path: Path) -> None:
 
 ROUNDS = 20  # whose lowest use of memory is compared
 TRIES = 6  # (a cache fills up; a leak continues)
-LEAST = {"blocks": 0.7, "bytes": 150}  # that count as a leak, per round
+LEAST = {"blocks": 0.7, "bytes": 150}  # growth that counts as a leak, per round
 
 
 async def grown(play: Callable[[Path], Awaitable[object]]) -> dict[str, float]:
-    """Return by how much memory grows in each round, after caches have filled."""
+    """Return how much memory grows in each round, after caches have filled."""
 
     async def least() -> dict[str, int]:
         used = []
@@ -731,7 +731,7 @@ async def test_memory_that_is_left_is_found(leak: str) -> None:
     """The negative control: a leak in each round."""
     what = "blocks" if leak == "object" else "bytes"
     if what not in memory_in_use():
-        pytest.skip("this C library does not tell")
+        pytest.skip("this C library does not count its memory")
     kept: list[object] = []
     reader, writer = azc.pipe(4096)
     writer._enter()

@@ -1,9 +1,9 @@
 """The tests again, with checks of every memory access and of data races.
 
 With AddressSanitizer and UndefinedBehaviorSanitizer Python's own objects come from
-malloc, so that a buffer which C looks at after its end is found out as well.
-ThreadSanitizer looks at what our C does; Python itself is not built for it, unless
-`.make/python-t --tsan` has built one without the GIL: then it looks at all of both.
+malloc, so that a read of a freed one by our C is found, too.  ThreadSanitizer watches
+only our C, as Python itself is not built for it.  It watches Python, too, if
+`.make/python-t --tsan` has built one without the GIL.
 """
 
 import re
@@ -74,8 +74,8 @@ THREADS = Sanitizer(
         "TSAN_OPTIONS": "halt_on_error=1:ignore_noninstrumented_modules=1"
         ":report_thread_leaks=0"
     },
-    # (Without tests that count threads, or fork beside them: they would find the
-    # sanitizer's own.)
+    # (Without tests that count threads or fork beside them, as the sanitizer has
+    # threads of its own.)
     tests=[
         "contract",
         "core/test_ahead.py",
@@ -134,7 +134,7 @@ WITHOUT_GIL = trees.ROOT / ".python-tsan"
 
 
 def test_without_the_gil(tmp_path: Path) -> None:
-    """The threads that share a pool, in a Python that is itself built for it."""
+    """The threads that share a pool, in a Python that is built for ThreadSanitizer."""
     python = WITHOUT_GIL / "bin/python3.14t"
     if not python.exists():
         pytest.skip("needs .make/python-t --tsan")

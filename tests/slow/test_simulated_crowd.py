@@ -67,7 +67,7 @@ def test_memory_of_each_stays_the_same(found: dict[int, dict[str, Any]]) -> None
 def test_who_is_stuck_costs_the_others_nothing(
     found: dict[int, dict[str, Any]],
 ) -> None:
-    """A send among stuck channels takes as many calls, and about as much time."""
+    """A send takes as many calls, and about as much time, however many are stuck."""
     for what in ("one", "round"):
         assert {each[f"{what}_sends"] for each in found.values()} == {2}
         assert max(values(found, f"{what}_waits")) < 4

@@ -28,7 +28,7 @@ SECONDS = 1e-4
 
 @contextmanager
 def storm(handler: str) -> Iterator[list[int]]:
-    """Send signals to this thread, without SA_RESTART; the list counts Python's."""
+    """Send signals to this process, without SA_RESTART; yield how many Python saw."""
     libc = ctypes.CDLL(None)
     libc.signal.restype = None
     count = [0]

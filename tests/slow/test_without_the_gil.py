@@ -16,7 +16,7 @@ def test_without_the_gil() -> None:
     found = ran([trees.ROOT / ".make/find-python", *names])
     if found.returncode:
         pytest.skip("needs make python-t")
-    # (It installs the wheel, so it must not find another build first.)
+    # (The script installs the wheel, and must not find another build before it.)
     ours = {name: it for name, it in os.environ.items() if name != "PYTHONPATH"}
     said = output([trees.ROOT / ".ci/free-threaded", found.stdout.strip()], env=ours)
     passed = re.findall(r"^(\d+) passed", said, re.MULTILINE)

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Failing:
-    """The first calls of accept fail with these errors; the rest is unchanged."""
+    """A socket whose first calls of accept fail with these errors."""
 
     def __init__(self, sock: socket.socket, *errors: int) -> None:
         self._sock = sock

@@ -78,7 +78,7 @@ class Call:
         self.task: Any = None
 
     def give_back(self, end: str) -> None:
-        """End the call: its memory is the caller's again, who reuses it at once."""
+        """End the call: the caller owns its memory again, and reuses it at once."""
         for data in self.memory:
             if isinstance(data, bytearray):
                 try:
@@ -191,7 +191,7 @@ class World:
         thread.start()
         self.wait(
             lambda: not thread.is_alive() or _is_in(thread, Port.wait),
-            "a thread's message is not in line",
+            "a thread's message does not get into the queue",
         )
 
     def _in_thread(self, call: Call) -> None:
@@ -205,7 +205,7 @@ class World:
     # -- the peer -----------------------------------------------------------------
 
     def read(self, n: int) -> None:
-        """Read up to n bytes of those that are there."""
+        """Read up to n bytes, without waiting for more."""
         while n > 0 and not self.has_ended:
             try:
                 data = os.read(self.fd, min(n, 1 << 16))
@@ -395,7 +395,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 9))
     def cancel(self, which: int) -> None:
-        """Cancel a call that takes its message back, or goes on with a copy."""
+        """Cancel a call: its message is taken back, or a copy of it is sent."""
         calls = [call for call in self.world.pending if call.may_be_cancelled]
         if calls:
             calls[which % len(calls)].task.cancel()
@@ -409,19 +409,19 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def read_all(self) -> None:
-        """If the peer reads, all calls end, and so does the copy of a cancelled one."""
+        """Once the peer reads, all calls end, and copies of cancelled calls go out."""
         world = self.world
         world.read_until(
             lambda: not world.pending and not world.stream._out.stats().queued,
             "a call does not end",
         )
-        # (TCP may hold all of it, while the peer has not received it yet)
+        # (TCP may hold messages that were sent and have not arrived yet)
         world.read_until(lambda: not world.lost(), "what was sent does not come")
 
     @rule(size=st.sampled_from([4096, 16_384, 65_536, 1 << 20]))
     @precondition(lambda self: self.kind in ("pipe", "lending"))
     def resize(self, size: int) -> None:
-        with contextlib.suppress(OSError):  # the pipe is too full, or the user's share
+        with contextlib.suppress(OSError):  # the pipe is too full, or no pages are left
             fcntl.fcntl(self.world.fd, fcntl.F_SETPIPE_SZ, size)
 
     # -- ends ---------------------------------------------------------------------
@@ -462,8 +462,8 @@ class Machine(RuleBasedStateMachine):
             world.wait(lambda: call.end, "a send outlives its peer")
             return call.end == "failed"
 
-        # (With TCP a packet reports it, which may take its time.)
-        world.wait(fails, "nobody hears that the peer has died")
+        # (With TCP a packet reports the death, which may take a while.)
+        world.wait(fails, "no send fails after the death of the peer")
         world.close(is_whole=False, is_there=False)
         self.begin_again()
 

@@ -1,7 +1,7 @@
 """A pytest plugin for anyio's own tests: calls that return a socket stream return ours.
 
-`tests/slow/test_anyio_suite.py` says how it is run.  It sets two options, as a user
-could, that are anyio's habit: refuse a second sender, and do not flush at a close.
+`tests/slow/test_anyio_suite.py` runs it.  Our streams get two options, to behave as
+anyio's do: refuse a second sender, and do not flush at a close.
 """
 
 import os

@@ -105,7 +105,7 @@ class Call:
 async def calling(
     application: WebApp, kind: dict[str, Any], path: str, **more: Any
 ) -> AsyncIterator[Call]:
-    """A viewer that watches, cancelled at the end of the block, as servers do."""
+    """Let a viewer watch; cancel its call at the end of the block, as servers do."""
     call = Call(kind, path, **more)
     before = application.viewers
     async with cut_short(call.run, application):

@@ -1,6 +1,7 @@
 """A headless Chromium, driven through the DevTools protocol over two pipes.
 
-`Browser` and `Page` know nothing of it: `firefox` drives another browser with them.
+`Browser` and `Page` do not depend on the protocol: `firefox` drives another browser
+with them.
 """
 
 import base64
@@ -57,9 +58,9 @@ AS_GPU = (
 
 @functools.cache
 def find(names: tuple[str, ...] = NAMES) -> str | None:
-    """Return the path of the first that is on the PATH and starts.
+    """Return the path of the first of these programs that is on the PATH and starts.
 
-    (On Ubuntu it may be a script that asks for a snap.)
+    (On Ubuntu, one of them may be a script that asks for a snap.)
     """
     for path in filter(None, map(shutil.which, names)):
         asked = subprocess.run([path, "--version"], capture_output=True, check=False)
@@ -161,7 +162,7 @@ class Browser(ABC):
 
     @abstractmethod
     def screenshot(self) -> bytes:
-        """Return what is to be seen, as a PNG."""
+        """Return what the page shows, as a PNG."""
 
 
 class Chromium(Browser):
@@ -189,10 +190,10 @@ class Chromium(Browser):
         while b"\0" not in self._data:
             seconds = max(0, deadline - time.monotonic())
             if not select.select([self._back], [], [], seconds)[0]:
-                raise BrowserError("it does not answer")
+                raise BrowserError("the browser does not answer")
             piece = os.read(self._back, 1 << 20)
             if not piece:
-                raise BrowserError("it is gone")
+                raise BrowserError("the browser is gone")
             self._data += piece
         message, _, self._data = self._data.partition(b"\0")
         answer: dict[str, Any] = json.loads(message)
@@ -340,7 +341,7 @@ class Page:
 async def publishing(
     hub: Broadcast, picture: Any, pixel_format: str = ""
 ) -> AsyncIterator[None]:
-    """Publish 30 frames a second: a picture, or what it returns for each number."""
+    """Publish ``picture``, or what it returns for a number, 30 times a second."""
 
     async def publish() -> None:
         while True:

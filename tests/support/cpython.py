@@ -1,7 +1,7 @@
 """Runs CPython's own tests of asyncio, on loops whose connections are ours.
 
-Its argument is JSON: a module, words of which a test's name must have one, and words of
-which it must have none.  It prints JSON: how many tests passed, and which failed.
+Its argument is JSON: a module, words one of which must be in a test's name, and words
+that must not.  It prints JSON: how many tests passed, and which failed.
 """
 
 import asyncio

@@ -10,7 +10,7 @@
 
 A hostile client is silent, or sends its request or token byte by byte, or watches
 without reading, or asks again and again.  (A Dask client is hostile before the
-handshake: it may run any code afterwards.)  Where all is ours, gc is disabled.
+handshake: it may run any code afterwards.)  For `ours` and `tcp`, gc is disabled.
 """
 
 import asyncio
@@ -129,7 +129,7 @@ def words(name: str) -> tuple[bytes, bytes]:
 
 
 async def visit(kind: str, sock: socket.socket, name: str) -> None:
-    """Stay until the server closes, or for about a minute."""
+    """Behave as a client of this kind does on one connection."""
     loop = asyncio.get_running_loop()
     watching, flood = words(name)
     if kind == "dripping":

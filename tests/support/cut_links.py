@@ -1,7 +1,7 @@
 """Two hosts, as network namespaces of their own, and a link that can be cut or shaped.
 
 A socket belongs for good to the namespace in which its thread made it; an accepted
-socket belongs to that of the listening socket.
+socket belongs to the listening socket's namespace.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Hosts:
         _ip(f"-n {self._names[CLIENT]} link set wire down")
 
     def open_tun(self, host: str) -> int:
-        """The fd of a host's end of a `tun` link; this thread is on the server then."""
+        """Open a host's end of a `tun` link, and leave this thread on the server."""
         self.go_to(host)
         try:
             fd = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
@@ -51,19 +51,19 @@ class Hosts:
 
 
 def veth(one: str, other: str) -> None:
-    """The kernel carries the packets."""
+    """Lay a link whose packets the kernel carries."""
     _ip(f"-n {one} link add wire type veth peer name wire netns {other}")
 
 
 def tun(one: str, other: str) -> None:
-    """Whoever opens both ends (`Hosts.open_tun`) carries the packets."""
+    """Lay a link; the program that opens both ends (`open_tun`) carries the packets."""
     for name in (one, other):
         _ip(f"-n {name} tuntap add dev wire mode tun")
 
 
 @contextlib.contextmanager
 def two_hosts(lay: Callable[[str, str], None] = veth) -> Iterator[Hosts]:
-    """Skips where this is not permitted; ``lay`` makes the link of two namespaces."""
+    """Make two hosts and, by ``lay``, their link; skip where this is not permitted."""
     names = {host: f"azc-{os.getpid()}-{host[-1]}" for host in (SERVER, CLIENT)}
     with contextlib.ExitStack() as undo:
         home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)

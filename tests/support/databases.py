@@ -24,8 +24,8 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + PATIENCE
     with socket.socket() as sock:
         while sock.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED:
-            assert process.poll() is None, "it has ended"
-            assert time.monotonic() < deadline, "it does not listen"
+            assert process.poll() is None, "the server has ended"
+            assert time.monotonic() < deadline, "the server does not listen"
             time.sleep(0.01)  # there is no notification to wait for
 
 
@@ -60,7 +60,7 @@ def redis(folder: Path, certificate: Path) -> Iterator[tuple[int, int]]:
 
 @contextlib.contextmanager
 def postgres(certificate: Path) -> Iterator[int]:
-    """Run a PostgreSQL that takes TLS too, as user "postgres"; yield its port."""
+    """Run a PostgreSQL, with and without TLS, for user "postgres"; yield its port."""
     programs = sorted(POSTGRES.glob("*/bin/postgres"))
     if not programs:
         pytest.skip("needs postgresql")

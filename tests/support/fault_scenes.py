@@ -37,7 +37,7 @@ EXPECTED = (
     anyio.EndOfStream,
     azc.IncompleteReceive,
 )
-# Each send to a child that has left its stdin waits this long for the child's end.
+# A send to a child that has closed its stdin waits this long for the child's end.
 child_process.LAST_WORDS = 0.05
 SIZES = (100, 300_000, 5_000, 70_000)
 PATIENCE = 2.0  # seconds for something that is just ending
@@ -80,7 +80,7 @@ class Scene:
             self.errors.append(f"{what}: {each!r}")
             if not isinstance(each, EXPECTED) and "new thread" not in str(each):
                 text = "".join(traceback.format_exception(each))
-                self.complaints.append(f"{what} raised what it should not: {text}")
+                self.complaints.append(f"{what} raised an unexpected exception: {text}")
 
     def checker(self) -> Checker:
         """Make a checker for one receiver."""
@@ -157,11 +157,11 @@ class Scene:
             if not self.errors:
                 lost = set(self.sent) - set(checker.counts)
                 if lost:
-                    self.complaints.append(f"lost without a word: {sorted(lost)}")
+                    self.complaints.append(f"lost, and no call failed: {sorted(lost)}")
                 with contextlib.suppress(AssertionError):
                     checker.finish()
                     continue
-                self.complaints.append("it ended inside of a message without a word")
+                self.complaints.append("the data ended in a message; no call failed")
         gc.collect()
         borrows.sweep()
         if left := held():
@@ -191,7 +191,7 @@ async def watch(scene: Scene, reader: Any) -> None:
 
 
 async def both(scene: Scene, writer: Any, reader: Any) -> None:
-    """Use the writer and drain the reader, each of which ends with the other."""
+    """Use the writer, while another task drains the reader."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch, scene, reader)
         await scene.uses(writer)
@@ -335,7 +335,7 @@ async def rings(scene: Scene) -> None:
     path = scene.folder / "ring"
 
     async def consume() -> None:
-        # (The client may fail for good: then no client comes.)
+        # (A timeout, as the client may fail and never connect.)
         async with scene.may_fail("listen_ring"):
             async with azc.shm.listen_ring(path, 1 << 16, timeout=2) as ring:
                 checker = scene.checker()
@@ -413,7 +413,7 @@ async def watched(name: str, scene: Scene) -> None:
         stacks = io.StringIO()
         for task in asyncio.all_tasks():
             task.print_stack(file=stacks)
-        scene.complaints.append(f"it hangs:\n{stacks.getvalue()}")
+        scene.complaints.append(f"the scene hangs:\n{stacks.getvalue()}")
         tasks.pop().cancel()
 
     tasks: list[Any] = [asyncio.current_task()]

@@ -20,15 +20,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import fault_scenes
 
-SECONDS = 2 * fault_scenes.HANGS  # for a case
-CPU_SECONDS = 4  # that a case may use while it is traced
-_LENGTH = struct.Struct("<BxxxI")  # may it go?, and the length of its verdict
+SECONDS = 2 * fault_scenes.HANGS  # at most, for a case
+CPU_SECONDS = 4  # at most, for a case while it is traced
+_LENGTH = struct.Struct("<BxxxI")  # whether the case may go, and its verdict's length
 
 
 class Case:
     """A process, and shared memory for its verdict.
 
-    (Memory, because a system call could be the one that fails.)
+    (Shared memory, because a system call could be the one that fails.)
     """
 
     def __init__(self, scene: str) -> None:
@@ -46,7 +46,7 @@ class Case:
                 os.kill(os.getpid(), signal.SIGKILL)  # a call that never fails
 
         os.close(ready)
-        os.read(is_ready, 1)  # nothing that starts before this may fail
+        os.read(is_ready, 1)  # the case has started its threads, which must not fail
         os.close(is_ready)
 
     def _live(self, scene: str, ready: int) -> None:
@@ -59,7 +59,7 @@ class Case:
         played = fault_scenes.play(scene, self._folder.name)
         used = resource.getrusage(resource.RUSAGE_SELF)
         if used.ru_utime + used.ru_stime > CPU_SECONDS:
-            played.complaints.append(f"it was busy for {used.ru_utime:.1f} s")
+            played.complaints.append(f"the case was busy for {used.ru_utime:.1f} s")
         verdict = json.dumps([played.complaints, played.errors, len(played.sent)])
         data = verdict.encode()[: len(self._memory) - _LENGTH.size]
         self._memory[_LENGTH.size : _LENGTH.size + len(data)] = data
@@ -81,7 +81,7 @@ class Case:
         data = self._memory[_LENGTH.size : _LENGTH.size + length]
         self._memory.close()
         self._folder.cleanup()
-        return data.decode() or json.dumps([["it hangs, or it crashed"], [], 0])
+        return data.decode() or json.dumps([["the case hangs, or has crashed"], [], 0])
 
 
 def main() -> None:

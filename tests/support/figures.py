@@ -31,7 +31,7 @@ def remark(what: str, text: str) -> None:
 
 
 def hold() -> None:
-    """Open the file now, before the process changes to a user who may not."""
+    """Open the file now, before the process becomes a user who may not open it."""
     global _held
     if _held is None and os.environ.get(VARIABLE):
         _held = _opened()

@@ -44,7 +44,7 @@ class Firefox(Browser):
         try:
             answer: dict[str, Any] = json.loads(self._socket.recv(seconds))
         except TimeoutError:
-            raise BrowserError("it does not answer") from None
+            raise BrowserError("the browser does not answer") from None
         return answer
 
     def open(self, url: str) -> None:
@@ -105,7 +105,7 @@ class Firefox(Browser):
 
 
 def _plain(value: dict[str, Any]) -> Any:
-    """Return a value of the page, which the protocol tells with its type."""
+    """Return a value of the page, which the protocol sends with its type."""
     kind, inner = value["type"], value.get("value") or ()
     if kind == "array":
         return [_plain(each) for each in inner]
@@ -138,10 +138,10 @@ def running(preferences: Mapping[str, Any] = {}) -> Iterator[Firefox]:
         )
         undo.callback(end, process)
         assert process.stderr is not None
-        with process.stderr as said:  # (later it writes in vain, and ignores SIGPIPE)
+        with process.stderr as said:  # (Firefox ignores the SIGPIPE of later writes)
             line = next((line for line in said if line.startswith(LISTENING)), None)
         if line is None:
-            raise BrowserError("it has not started")
+            raise BrowserError("the browser has not started")
         address = line.removeprefix(LISTENING).strip() + "/session"
         with client.connect(address, max_size=None, proxy=None) as socket:
             browser = Firefox(socket)

@@ -57,7 +57,7 @@ class World:
         )
         self.tls, self.unix = await self._tls(), await self._unix()
         await asyncio.sleep(0)  # (libuv adds fds to its epoll in its next turn)
-        # A client connects, which the server has not accepted when we fork.
+        # A client connects; the server has not accepted it when we fork.
         self.guest = socket.socket(socket.AF_UNIX)
         self.guest.connect(self.path)
         self.guest.send(b"knock")

@@ -1,4 +1,4 @@
-"""Gates that hold up work of receives at their end."""
+"""Gates that hold up the C work at the end of a receive."""
 
 import threading
 from typing import Any
@@ -9,7 +9,7 @@ from aiozerocopy._core.binding import ffi
 
 
 class Gate:
-    """Given to `Ahead.begin` instead of a conversion, or to hold one up."""
+    """Holds up a conversion that ends a receive, or stands in for one."""
 
     def __init__(self) -> None:
         self._begun, self._open = threading.Event(), threading.Event()

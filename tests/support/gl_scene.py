@@ -1,4 +1,4 @@
-"""Pictures to read back: painted, drawn, and by an OpenGL that the test controls."""
+"""Pictures to read back, with a real OpenGL or with one that the test controls."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def slow_framebuffer(context: Any, size: tuple[int, int]) -> Any:
 
 
 def install(monkeypatch: Any, module: Any) -> Callable[[], SlowGL]:
-    """Replace OpenGL by `SlowGL`; return a call that gives the latest one."""
+    """Replace OpenGL by `SlowGL`; return a function that returns the latest one."""
     made: list[SlowGL] = []
 
     def functions(context: Any) -> SlowGL:

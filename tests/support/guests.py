@@ -81,7 +81,7 @@ class AiohttpGuest:
     def __init__(self, server: Any, path: str) -> None:
         self._begins = _BEGINS.get(path, b"HTTP/1.1 200")
         self._got = bytearray()
-        self._is_told = False  # that nothing more will come
+        self._is_told = False  # whether the end has come
         self._end, theirs = socket.socketpair()
         self._end.setblocking(False)
         fields = () if path in WATCHED else ("Connection: close",)

@@ -36,7 +36,7 @@ def keeps_a_borrow(
     """
     for error in raised:
         for frame, _ in traceback.walk_tb(error.__traceback__):
-            frame.f_locals  # noqa: B018 (a tracer has made 3.10 copy them: again)
+            frame.f_locals  # noqa: B018 (renews the copy that a tracer made in 3.10)
     try:
         for view in views:
             view.release()
@@ -50,7 +50,7 @@ def keeps_a_borrow(
 class Lines:
     """Notes the lines that a thread runs, or raises at one of them.
 
-    Only lines of these folders of the package count, while ``here()`` is true.  A
+    Only lines of the package's ``rooms`` count, and only while ``here()`` is true.  A
     ``try:`` does not count: no signal's handler runs there, and a tracer's exception
     there would pass by the blocks around it.
     """
@@ -101,7 +101,7 @@ class Lines:
 
 def shown(place: Place) -> str:
     path, line, times = place
-    return f"{Path(path).name}:{line} for the {times}. time"
+    return f"{Path(path).name}:{line}, time {times}"
 
 
 def open_fds() -> set[str]:

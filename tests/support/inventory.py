@@ -26,7 +26,7 @@ PATIENCE = 2.0  # seconds for something that happens at once or never
 
 @dataclass
 class Inventory:
-    """All of these at one moment."""
+    """What the process has at one moment."""
 
     fds: set[str]
     threads: set[str]
@@ -66,8 +66,8 @@ class Inventory:
 async def nothing_left(*, collects: bool = False) -> AsyncIterator[None]:
     """After the block everything is as it was before.  With ``collects``, garbage is
     collected: a reference that a thread held until now may be part of a cycle."""
-    async with azc.pipe():  # else the block would open the loop's port
-        await anyio.to_thread.run_sync(int)  # and start anyio's thread
+    async with azc.pipe():  # (opens the loop's port before the block)
+        await anyio.to_thread.run_sync(int)  # (starts anyio's thread before the block)
         gc.collect()
         gc.disable()
         try:
@@ -106,7 +106,7 @@ def _children() -> Iterator[int]:
         try:
             children = (TASKS / str(thread) / "children").read_text()
             yield from map(int, children.split())
-        except OSError:  # noqa: PERF203 - it ended just now, or an old kernel
+        except OSError:  # noqa: PERF203 - the thread has ended, or the kernel is old
             continue
 
 
@@ -114,8 +114,8 @@ def thread_ids() -> set[int]:
     """Return all threads of this process, those of C and of libraries included.
 
     If a thread is just ending, the kernel ends a listing early, and later threads are
-    missing.  That thread is listed at most once, and is no link of the folder;
-    so a listing is whole if the next is equal and the number of links is right.
+    missing.  That thread is in at most one listing, and does not count as a link of
+    the folder: a listing is whole if the next equals it and the links are as many.
     """
     while True:
         names = os.listdir(TASKS)

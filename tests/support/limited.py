@@ -1,4 +1,4 @@
-"""Plays scenes of `fault_scenes` under tighter and tighter limits, or at a limit.
+"""Plays a scene of `fault_scenes` under each of the limits of one kind.
 
 Arguments: a limit of `LIMITS`, and a scene.  It prints each complaint, and the number
 of runs.  After each run under a limit, the scene is played without one in the same
@@ -37,7 +37,7 @@ def fds() -> Iterator[contextlib.AbstractContextManager[None]]:
 
 @contextlib.contextmanager
 def few_fds(spare: int) -> Iterator[None]:
-    """Take the free numbers below the limit, which counts numbers, used or not."""
+    """Use up the lower numbers, as the limit is on an fd's number, not on a count."""
     with contextlib.ExitStack() as taken:
         highest = max(map(int, open_files()))
         while (fd := os.dup(0)) < highest:
@@ -97,7 +97,7 @@ def pipe_pages() -> Iterator[contextlib.AbstractContextManager[None]]:
 LIMITS: dict[str, Callable[[], Iterator[contextlib.AbstractContextManager[None]]]] = {
     each.__name__: each for each in (fds, threads, memory, memlock, pipe_pages)
 }
-# Limits under which nothing may fail, and the scenes that could need what they take.
+# Limits under which nothing may fail, and the scenes that such a limit could affect.
 HARMLESS = {
     "memlock": ("lending", "lending_unix", "rings", "broadcast"),
     "pipe_pages": ("adopted_pipe", "lending", "relayed", "child"),
@@ -117,7 +117,7 @@ def played(
     for complaint in ended.complaints:
         print(f"{what}: {complaint}", flush=True)
     for error in ended.errors if must_work else ():
-        print(f"{what} it was told: {error}", flush=True)
+        print(f"{what}, a call failed: {error}", flush=True)
 
 
 def main(limit: str, scene: str) -> None:
@@ -125,8 +125,8 @@ def main(limit: str, scene: str) -> None:
     runs = 0
     for runs, moment in enumerate(LIMITS[limit](), start=1):
         must_work = limit in HARMLESS
-        played(scene, f"{runs}. time", under=moment, must_work=must_work)
-        played(scene, f"after the {runs}. time")
+        played(scene, f"run {runs}", under=moment, must_work=must_work)
+        played(scene, f"after run {runs}")
     print("runs", runs)
 
 

@@ -69,7 +69,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 Sink = Callable[[memoryview], object]
 
 
-# Kinds whose sender may lend a pool's pages, each with its kind otherwise.
+# Kinds whose sender may lend a pool's pages, and the kind of link that each is.
 LENDING = {"lending": "adopted", "lending-unix": "unix"}
 
 
@@ -307,7 +307,7 @@ class PlainReader:
 
 
 def _read_into(fd: int, memory: bytearray) -> int:
-    """Return the number of bytes read; 0 at the end, or at an end by an error."""
+    """Return the number of bytes read; 0 at the end, which an error may report."""
     try:
         return os.readv(fd, [memory])
     except OSError as error:
@@ -377,7 +377,7 @@ async def checked(
 ) -> AsyncIterator[tuple[SendStream, Reader]]:
     """A stream, and a reader that checks that messages arrive whole and in order.
 
-    In the end, ``counts`` messages have come from each name.
+    At the end, as many messages must have come from each stream as ``counts`` says.
     """
     checker = Checker()
     async with reading(link, checker.feed, ours=ours, start=start) as reader:
@@ -539,7 +539,7 @@ async def wait_for(ticket: Ticket) -> None:
 
 
 def begun_in_thread(call: Callable[..., object], *args: Any) -> Callable[[], object]:
-    """Call it in a thread of its own; the returned function waits for its end."""
+    """Make the call in a thread; the returned function waits for its end."""
     ends: list[object] = []
 
     def run() -> None:
@@ -558,7 +558,7 @@ def begun_in_thread(call: Callable[..., object], *args: Any) -> Callable[[], obj
 
 
 def error_in_thread(call: Callable[..., object], *args: Any) -> object:
-    """Call it in a thread of its own; return what it raises or returns."""
+    """Make the call in a thread; return what it raises or returns."""
     return begun_in_thread(call, *args)()
 
 
@@ -594,7 +594,7 @@ def is_trio() -> bool:
 
 @asynccontextmanager
 async def stuck(stream: SendStream, *messages: Any) -> AsyncIterator[TaskGroup]:
-    """A task group in which these are being sent, with the first halfway out."""
+    """A task group in which these messages are being sent, the first halfway out."""
     async with anyio.create_task_group() as tasks:
         for count, message in enumerate(messages, start=1):
             tasks.start_soon(stream.send, message)
@@ -639,7 +639,7 @@ def _strace_works() -> bool:
 
 
 def refusing(fault: str) -> list[str]:
-    """Return the command that runs a program with this fault, in strace's words."""
+    """Return the command that runs a program with a fault, as strace spells it."""
     if not _strace_works():
         pytest.skip("strace is not installed, or not allowed here")
     trace = f"trace={fault.partition(':')[0]}"
@@ -672,7 +672,7 @@ def _cancelling(
 
 
 async def cancelled_at(call: Coroutine[Any, Any, Any], n: int) -> tuple[bool, Any]:
-    """Cancel the call when it waits for the n-th time: (whether it was, its result)."""
+    """Cancel the call at its n-th wait; return if it was cancelled, and its result."""
     with anyio.CancelScope() as scope:
         result = await _cancelling(call, n, scope.cancel)
     if scope.cancelled_caught:

@@ -18,7 +18,7 @@ import aiozerocopy as azc
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# No multiple of a page, and more than a 64 KiB pipe or a tiny socket buffer holds.
+# Not a multiple of a page, and more than a 64 KiB pipe or a tiny socket buffer holds.
 SIZE = 400_000
 
 
@@ -27,7 +27,7 @@ def ends(kind: str) -> tuple[int, int]:
     if kind == "pipe":
         return os.pipe()
     reader, writer = socket.socketpair()
-    writer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)  # it is doubled
+    writer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)  # (gets doubled)
     return reader.detach(), writer.detach()
 
 
@@ -52,7 +52,7 @@ class Loan:
         data = bytearray()
         while len(data) < n:
             new = await read_once(self.fd, min(piece, n - len(data)))
-            assert new, f"it ended after {len(data):,} of {n:,} bytes"
+            assert new, f"the data ended after {len(data):,} of {n:,} bytes"
             data += new
         return bytes(data)
 

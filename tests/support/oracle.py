@@ -16,7 +16,7 @@ import figures
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-POISON = 0xDB  # a sender writes it into its buffer once the buffer is its own again
+POISON = 0xDB  # fills a sender's buffer once the sender owns it again
 CANARY = 0xCA  # fills memory that was never sent
 
 HEADER = struct.Struct("<QQQQ")
@@ -86,7 +86,7 @@ class Checker:
     def _judge(self, stream: int, sequence: int, seed: int) -> None:
         """Assert that this header, whose fourth word is the seed, is the next one."""
         expected = self.counts.get(stream, 0)
-        assert seed == self._seed, self._where("no header")
+        assert seed == self._seed, self._where("not a header")
         assert sequence == expected, self._where(
             f"stream {stream}: message {sequence} came where {expected} was due"
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-# Where CPython's object has its pointer: behind its head and its socket.
+# The offset of OpenSSL's pointer in CPython's object: behind its head and its socket.
 _POINTER = object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p)
 
 
@@ -21,12 +21,12 @@ def _call(name: str, connection: ssl.SSLObject, *arguments: Any) -> None:
 
 
 def renegotiate(connection: ssl.SSLObject) -> None:
-    """Begin a new handshake, by TLS 1.2."""
+    """Begin a new handshake, in TLS 1.2."""
     _call("SSL_renegotiate", connection)
     connection.do_handshake()
 
 
 def change_keys(connection: ssl.SSLObject) -> None:
-    """Change the keys, and ask the peer for new ones, by TLS 1.3."""
+    """Change the keys, and ask the peer for new ones, in TLS 1.3."""
     _call("SSL_key_update", connection, 1)
     connection.do_handshake()

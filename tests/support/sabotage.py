@@ -94,5 +94,5 @@ def apply(fault: str) -> None:
         IN_PYTHON[fault]()
     elif fault not in ("", "none"):
         bits = dict(re.findall(r"SABOTAGE_(\w+) = (\d+)", HEADER.read_text()))
-        bit = bits[fault.upper().removeprefix("SOCKET_")]  # (loan has two tests)
+        bit = bits[fault.upper().removeprefix("SOCKET_")]  # (two tests use loan)
         _azc.lib.azc_sabotage = int(bit)

@@ -1,4 +1,4 @@
-"""Run programs in processes of their own, even some that would end or disturb ours."""
+"""Run programs in processes of their own, as some would end or disturb ours."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-SECONDS = 15  # that a program may take
+SECONDS = 15  # at most, for a program
 
 
 def environment(**settings: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from scripts import output
 
 ROOT = Path(__file__).parents[2]
-PYTHON = (sys.executable,)  # and what it is started by, in front
+PYTHON = (sys.executable,)  # after the words of a program that starts it, if any
 
 _numbers = itertools.count()
 
@@ -38,7 +38,7 @@ def sabotaged(folder: Path) -> Path:
 def environment(tree: Path, **settings: str) -> dict[str, str]:
     """Return an environment with the tree's package, and with these variables.
 
-    It keeps no figures: the package there may be broken on purpose.
+    Tests there keep no figures: the package may be broken on purpose.
     """
     path = os.pathsep.join([str(tree), *filter(None, sys.path)])
     return os.environ | {"PYTHONPATH": path, "AZC_FIGURES": ""} | settings
@@ -49,8 +49,8 @@ def start_tests(
 ) -> subprocess.Popen[str]:
     """Run pytest in such a tree, with these environment variables.
 
-    Its temporary files have a folder of their own, beside the tree: runs at once would
-    get into each other's way in the common folder.
+    Its temporary files have a folder of their own, beside the tree: in a common folder,
+    runs at the same time would disturb each other.
     """
     command = [*python, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     own = tree.parent / f"run{next(_numbers)}"

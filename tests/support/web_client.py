@@ -193,7 +193,7 @@ async def watching(
 
 @asynccontextmanager
 async def publishing(hub: Broadcast, height: int = HEIGHT) -> AsyncIterator[None]:
-    """Publish frames, each as soon as the hub has the last."""
+    """Publish frames, with a millisecond after each."""
 
     async def publish() -> None:
         frame = np.zeros((height, WIDTH, 3), np.uint8)

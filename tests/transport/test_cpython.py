@@ -25,7 +25,7 @@ SUITES: dict[str, tuple[list[str], list[str], int]] = {
     "test_server": (
         [""],
         ["test_start_server_1", "test_start_unix_server_1"],
-        5 if sys.version_info >= (3, 12) else 0,  # earlier versions have others
+        5 if sys.version_info >= (3, 12) else 0,  # earlier versions have other tests
     ),
     "test_buffered_proto": ([""], [], 1),
     "test_sendfile": (

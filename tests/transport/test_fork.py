@@ -31,8 +31,9 @@ CHILDREN = {
     "tries everything and lives": (
         "attempted(world.disturb, lambda: run(live(folder), loop))"
     ),
-    # In its copy of the parent's loop.  (It must not close that: the loops of asyncio
-    # and uvloop would remove the parent's wake-ups from the shared epoll.)
+    # This one runs in its copy of the parent's loop.  (It must not close the copy: the
+    # loops of asyncio and uvloop would remove the parent's wake-ups from the shared
+    # epoll.)
     "stays": "await world.stay()",
 }
 

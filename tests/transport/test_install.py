@@ -79,7 +79,7 @@ def kind(request: pytest.FixtureRequest, tls: Contexts) -> Kind:
 @pytest.mark.parametrize("module", [asyncio, azc.transport])
 @pytest.mark.parametrize("over", ["tcp", "unix"])
 async def test_streams(kind: Kind, over: str, module: Any, tmp_path: Path) -> None:
-    """asyncio's functions, which use the loop, and ours."""
+    """The streams are made by asyncio's functions, which use the loop, or by ours."""
     if over == "tcp":
         server = await module.start_server(echo, HOST, 0, **kind.of_server)
         address = server.sockets[0].getsockname()

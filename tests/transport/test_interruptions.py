@@ -104,7 +104,7 @@ class Scene:
         return self.views[-1]
 
     async def read(self) -> None:
-        """The peer gets well-formed messages up to the end of data."""
+        """Read to the end; check that the peer gets well-formed messages."""
         loop = asyncio.get_running_loop()
         with contextlib.suppress(ConnectionError):
             while data := await loop.sock_recv(self.peer, 1 << 20):

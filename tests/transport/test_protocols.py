@@ -116,7 +116,7 @@ async def test_a_buffer_is_borrowed_until_drained(end: End) -> None:
 
 @both_loops
 async def test_reuse_after_drain_never_corrupts() -> None:
-    """asyncio (from 3.12 on) and uvloop fail here: below the mark, not all is sent."""
+    """asyncio (from 3.12 on) and uvloop fail here: drain returns before all is sent."""
     ours, peer = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 5000)
     reader, writer = await azt.open_connection(sock=ours)
@@ -290,7 +290,7 @@ async def test_half_close(keep_open: bool) -> None:
 @both_loops
 @pytest.mark.parametrize("last", [b"", b"last"])
 async def test_reset(last: bytes) -> None:
-    """Even right after data: the loop reports both at once."""
+    """It may come right after data: the loop reports both at once."""
     async with opened(tcp=True) as end:
         end.peer.send(last)
         end.reset()
@@ -423,7 +423,7 @@ async def test_one_that_is_dropped_warns_and_closes() -> None:
             del transport, _
             gc.collect()
         ours.close()
-        with pytest.raises(ConnectionResetError):  # since it left data unread
+        with pytest.raises(ConnectionResetError):  # since data was left unread
             peer.recv(1)
 
 

@@ -60,7 +60,7 @@ async def test_what_comes_takes_no_turn_more(ears: Ears) -> None:
 
 
 async def test_a_read_asks_while_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One read in each turn of the loop: 1000, 3000, the rest, and then 1000 again."""
+    """Each turn has one read, whose size rises from 1000 to 3000, and falls again."""
     monkeypatch.setattr(reading, "MESSAGE", 1000)
     monkeypatch.setattr(reading, "BULK", 3000)
     async with opened(Recorder) as end:

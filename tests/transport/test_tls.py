@@ -71,7 +71,7 @@ async def abort(*protocols: Recorder) -> None:
 
 
 async def quiet() -> None:
-    """Return when nothing is in progress that a socket takes at once."""
+    """Return when all is done that a socket takes at once."""
     for _ in range(100):
         await asyncio.sleep(0)
 
@@ -241,7 +241,7 @@ async def test_close_sends_what_was_written_to_who_reads_late(
     ends: Ends, still_sends: bool
 ) -> None:
     if still_sends and not IS_NEW:
-        pytest.skip("asyncio's older one takes that for an error")
+        pytest.skip("asyncio's older TLS takes that for an error")
     ends.server.transport.pause_reading()
     ends.client.transport.write(payload(1, BIG))
     if still_sends:
@@ -256,7 +256,7 @@ async def test_close_sends_what_was_written_to_who_reads_late(
     assert (ends.client.error, ends.server.error) == (None, None)
 
 
-@pytest.mark.skipif(not IS_NEW, reason="asyncio has it from Python 3.11 on")
+@pytest.mark.skipif(not IS_NEW, reason="needs ssl_shutdown_timeout (Python 3.11)")
 async def test_peer_that_never_says_goodbye_is_left(tls: Contexts) -> None:
     ends = Ends(Recorder(), Recorder())
     await ends.shake(tls, ssl_shutdown_timeout=0.05)
@@ -274,7 +274,7 @@ async def test_peer_that_never_says_goodbye_is_left(tls: Contexts) -> None:
 async def test_what_is_interrupted_ends_the_connection(ends: Ends, name: str) -> None:
     """A signal's handler interrupts when encrypted data is not yet at the socket."""
     if name == "resume" and not IS_NEW:
-        pytest.skip("only asyncio's newer one holds what it has encrypted")
+        pytest.skip("only asyncio's newer TLS holds what it has encrypted")
     is_told = name == "resume"  # the transport below reports an Exception to the loop
     error = TimeoutError("slow") if is_told else KeyboardInterrupt()
 
@@ -386,7 +386,7 @@ async def start(ends: Ends, tls: Contexts) -> None:
 @pytest.mark.parametrize("times", [1, 2])
 async def test_start_tls_at_both_ends(tls: Contexts, times: int) -> None:
     if times > 1 and not IS_NEW:
-        pytest.skip("asyncio has it from Python 3.11 on")
+        pytest.skip("asyncio has TLS inside TLS from Python 3.11 on")
     ends = await plain_pair()
     ends.client.transport.write(b"STARTTLS")
     await until(lambda: ends.server.data == b"STARTTLS")
@@ -402,7 +402,7 @@ async def test_start_tls_at_both_ends(tls: Contexts, times: int) -> None:
 
 
 async def test_start_tls_while_writing_is_paused(tls: Contexts) -> None:
-    """Data written before is sent before, without TLS."""
+    """Data written before start_tls is sent first, without TLS."""
     ends = await plain_pair()
     ends.server.transport.pause_reading()
     ends.client.transport.write(bytearray(BIG))

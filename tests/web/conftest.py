@@ -19,7 +19,7 @@ from aiozerocopy.web.pyav import in_process
 
 @pytest.fixture(autouse=True)
 def quiet_asyncio() -> Iterator[None]:
-    """Keep its warnings of slow callbacks, on a busy machine, out of ``caplog``."""
+    """Keep asyncio's warnings that a callback was slow out of ``caplog``."""
     log = logging.getLogger("asyncio")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -35,7 +35,7 @@ async def hub() -> AsyncIterator[Broadcast]:
 
 @pytest.fixture(params=["PyAV", "FFmpeg"])
 def encoders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Each way to encode H.264, which the server takes."""
+    """Let the server encode H.264 in each of the two ways."""
     if request.param == "PyAV":
         pytest.importorskip("av")
         found: Any = partial(in_process, H264)

@@ -65,7 +65,7 @@ async def test_its_place_without_the_slash(
 
 
 async def test_its_place_beside_others(hub: Broadcast) -> None:
-    """As hypercorn mounts applications of any framework."""
+    """hypercorn mounts applications of any framework in this way."""
     middleware = pytest.importorskip("hypercorn.middleware")
     app = middleware.DispatcherMiddleware({"/viewer": web.app(hub)})
     for path, status in (("/viewer", 307), ("/viewer/", 200), ("/viewer/raw", 426)):
@@ -74,7 +74,7 @@ async def test_its_place_beside_others(hub: Broadcast) -> None:
 
 
 async def test_websockets_that_are_refused(hub: Broadcast) -> None:
-    """With the reason, if the server can send it."""
+    """The client gets the reason, if the server can send it."""
     app = web.app(hub, token="a", hosts=["localhost"])
     for path, fields, status in (
         ("/raw?token=a", {"origin": "http://evil.example"}, 403),
@@ -135,7 +135,7 @@ async def test_frames_arrive_as_they_were_in_one_copy_for_all(hub: Broadcast) ->
 async def test_a_viewer_who_never_reads_is_let_go(
     hub: Broadcast, path: str, reads_on: bool
 ) -> None:
-    """It gets no more of the frame, and counts until it has left or heard the end."""
+    """It gets no more; its seat is free when it has left, or has heard the end."""
     app = web.app(hub, patience=0.05, max_viewers=1)
     kind = kind_of(app, path)
     async with calling(app, kind, path) as stuck:

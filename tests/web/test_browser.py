@@ -30,7 +30,7 @@ WIDTH, HEIGHT = 641, 361  # odd: rows are not aligned, and H.264 must be padded
 BLOCK, BITS = 40, 16
 COLOR = (200, 40, 90)  # of the patch below the number
 PAINTER = "viewer.painter.constructor.name"
-# What is on the canvas: the number, the patch's colour, and what the page says of both.
+# What is on the canvas (number, colour and size), and what the page says of it.
 LOOK = f"""(() => {{
     const canvas = document.getElementById("picture");
     const copy = new OffscreenCanvas(canvas.width, canvas.height);
@@ -149,7 +149,7 @@ async def test_a_browser_without_webcodecs_or_webgl(page: Page) -> None:
 
 @pytest.mark.slow
 async def test_webgl_that_is_lost_comes_back(page: Page) -> None:
-    """Without a GPU it is slow: the page takes it only where it is asked for."""
+    """WebGL is slow without a GPU, so the page uses it only if asked to."""
     async with Broadcast() as hub, web.serve(hub) as server, publishing(hub):
         await watch(page, server.url)
         assert await page.tell(PAINTER) == "FlatPainter"
@@ -168,7 +168,7 @@ async def test_webgl_that_is_lost_comes_back(page: Page) -> None:
 
 @pytest.mark.slow
 async def test_mounted_in_another_application(page: Page) -> None:
-    """Every way below a prefix, and what the page says when no more may watch."""
+    """Every mode works below a prefix, and the page says when no more may watch."""
     client = pytest.importorskip("websockets.sync.client")
     async with Broadcast() as hub, publishing(hub):
         app = web.app(hub, max_viewers=1)
@@ -194,7 +194,7 @@ async def test_mounted_in_another_application(page: Page) -> None:
 
 @pytest.mark.slow
 async def test_over_tls_with_a_token(page: Page) -> None:
-    """Every way, from a page that may only ask for what is encrypted."""
+    """Every mode works, although the page may request nothing without encryption."""
     trustme = pytest.importorskip("trustme")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
@@ -204,7 +204,7 @@ async def test_over_tls_with_a_token(page: Page) -> None:
         async with Broadcast() as hub, publishing(hub):
             options: dict[str, Any] = {"ssl_context": context, "token": "sesame"}
             async with web.serve(hub, **options) as server:
-                for mode in server.modes:  # the link's token is gone, and it goes on
+                for mode in server.modes:  # the address loses the token
                     await watch(page, f"{server.url}&mode={mode}")
                     assert await page.tell("location.search") == f"?mode={mode}"
                     await look(page, mode)

@@ -1,7 +1,8 @@
 """Colours in a real browser: a pixel has the numbers that were drawn.
 
 The browser draws as it does with a GPU.  Without one Chromium turns BT.709 into RGB by
-coarser arithmetic of its own, and blue is up to 12 off, whoever made the film.
+coarser arithmetic of its own, and blue is up to 12 off, whichever program made the
+film.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ async def shown(
     pix_fmt: str,
     near: int = NEAR,
 ) -> list[list[int]]:
-    """The colour on the viewer's canvas for each that was drawn, once it is near."""
+    """Return what the canvas shows for each colour drawn, once it is near enough."""
     async with Broadcast() as hub, web.serve(hub, modes=[mode]) as server:
         if server.modes != (mode,):
             pytest.skip(f"{mode} needs a package or FFmpeg")
@@ -110,7 +111,7 @@ async def shown(
             async with chromium.publishing(hub, picture, pix_fmt):
                 if not seen:
                     await page.open(server.url + query)
-                # (what is in the encoder when the next one comes is of this one)
+                # (with a colour's second frame, none of the last is in the encoder)
                 await page.until(f"viewer.sequence > {first}")
                 seen.append(await page.tell(LOOK_AT_VIEWER))
                 with anyio.move_on_after(PATIENCE):
@@ -128,7 +129,7 @@ def off(seen: Sequence[Sequence[int]], was: Sequence[Sequence[int]] = DRAWN) -> 
     ("size", "pix_fmt"),
     [
         *((size, each) for size in (SD, HD) for each in FORMATS),
-        *((UHD, each) for each in ("rgb24", "nv12")),  # which take their time
+        *((UHD, each) for each in ("rgb24", "nv12")),  # (they take long)
     ],
     ids=str,
 )
@@ -182,7 +183,7 @@ async def test_srgb_by_name_looks_as_bt709(
 async def test_hd_that_says_nothing_is_misread(
     browser: chromium.Browser, ffmpeg: str, tmp_path: Path
 ) -> None:
-    """What FFmpeg makes of RGB by itself: the tests above can see a difference."""
+    """FFmpeg by itself makes such a film of RGB: the tests above would notice."""
     path = tmp_path / "a.mp4"
     raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "1280x720", "-r", str(FPS)]
     command = [ffmpeg, "-v", "error", *raw, "-i", "-", "-pix_fmt", "yuv420p"]

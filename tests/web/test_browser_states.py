@@ -27,7 +27,7 @@ pytestmark = [
 
 PICTURE = np.full((90, 160, 3), (200, 40, 90), np.uint8)
 publishing = partial(chromium.publishing, picture=PICTURE)
-SOON = 3000  # ms that the page may be wrong about the age of what it shows
+SOON = 3000  # ms: before its picture is this old, the page says that it is not live
 LIVE = "document.body.dataset.state === 'live'"
 # How old the picture was when the page said that it is not live.
 NOTE_AGE = f"""new MutationObserver(() => {{
@@ -102,7 +102,7 @@ async def test_a_server_that_is_frozen(page: Page, mode: str) -> None:
         await page.open(server.url)
         await page.says("live")
         await page.tell(NOTE_AGE)
-        # Called here, it holds up the loop, and with it the server.
+        # Called in the loop's thread, this holds up the loop, and with it the server.
         assert page.browser.wait_until("window.ageThen") < SOON
         text = "document.getElementById('notice').innerText"
         page.browser.wait_until("document.body.dataset.state === 'lost'")
@@ -160,7 +160,7 @@ async def test_the_end_of_the_server(page: Page, mode: str) -> None:
 async def test_an_end_while_the_page_asks(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer fails just before the stream ends: that is the end all the same."""
+    """The answer fails just before the stream ends: the page still notices the end."""
     asked = anyio.Event()
 
     async def fail(*_: object) -> None:
@@ -208,7 +208,7 @@ async def test_pages_without_a_token(page: Page, given: str, headline: str) -> N
             click = "document.querySelector('button').click()"
             await page.do(page.browser.follow, click)
             await page.says("live")
-            assert await page.tell("location.search") == ""  # the token is in no link
+            assert await page.tell("location.search") == ""  # no token in the address
 
 
 async def test_states_are_announced(page: Page) -> None:
@@ -248,7 +248,7 @@ async def test_the_choice_of_a_way_by_keys(page: Page) -> None:
 
 @each_mode
 async def test_what_counts_as_dropped(page: Page, mode: str) -> None:
-    """What a busy page misses, not what a hidden one passes over and never paints."""
+    """Frames that a busy page misses count, but not those that a hidden one skips."""
     shown = "document.getElementById('dropped').textContent"
     hold = "for (const end = performance.now() + 1000; performance.now() < end;);"
     async with Broadcast() as hub, serving(hub, mode) as server, publishing(hub):
@@ -271,7 +271,7 @@ async def test_what_counts_as_dropped(page: Page, mode: str) -> None:
 async def test_the_clock_of_the_quickest_answer(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """How far the server's clock is ahead: it is the same one as the page's."""
+    """It asks how far the server's clock is ahead: here both have the same clock."""
     send_status, late = site.Site._send_status, 0.0
 
     async def send(*args: Any) -> None:
@@ -284,13 +284,13 @@ async def test_the_clock_of_the_quickest_answer(
         await page.open(server.url)
         await page.says("waiting")
         ahead = await page.tell(ask)
-        late = 0.4  # half of it, it seems to the page, before the server looked
+        late = 0.4  # (the page assumes that the server looked halfway)
         assert await page.tell(ask) == ahead
     assert abs(ahead) < 100
 
 
 async def test_the_axis_of_the_latency(page: Page) -> None:
-    """Round, and of what is normal: the first frame may have waited for hours."""
+    """Its top is round, without the first frame, which may have waited for hours."""
     async with Broadcast() as hub, serving(hub) as server:
         await hub.publish(PICTURE, timestamp_ns=1)
         await page.open(server.url)

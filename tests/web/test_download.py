@@ -185,7 +185,7 @@ async def test_client_that_takes_nothing_is_let_go(film: Path) -> None:
 async def test_who_is_stuck_has_no_thread_and_gets_all_in_the_end(
     film: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More clients are stuck than may move at a time; others get the file meanwhile."""
+    """More clients are stuck than there are movers; another one still gets the file."""
     relays: list[Relay] = []
 
     def noted(*arguments: Any, **options: Any) -> Relay:
@@ -218,7 +218,7 @@ async def test_who_waits_for_others_to_move_is_not_let_go(film: Path) -> None:
         await movers.acquire()
         asking_one = attempt(tasks, ask, server, "/file")
         await until(lambda: movers.statistics().tasks_waiting)
-        await anyio.sleep(0.5)  # longer than a client may take nothing
+        await anyio.sleep(0.5)  # longer than `patience`
         movers.release()
     assert asking_one.result.body == DATA
 

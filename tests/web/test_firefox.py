@@ -1,7 +1,7 @@
 """The viewer in Firefox: the most important tests in Chromium, and what is its own.
 
 Without a GPU it shows the blue of H.264 up to 12 off, as Chromium does: both turn
-BT.709 into RGB by coarse arithmetic.  With one it was not tried.
+BT.709 into RGB by coarse arithmetic.  It was not tried with a GPU.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ async def test_colours(page: Page, mode: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_errors_are_noticed(page: Page) -> None:
-    """Those that the other tests say there are none of."""
+    """The other tests check that there are none."""
     await page.open("about:blank")
     assert page.browser.complaints() == []
     await page.tell("setTimeout(() => { later = 1; throw new Error('one'); })")
@@ -79,7 +79,7 @@ async def test_errors_are_noticed(page: Page) -> None:
 
 
 async def test_without_a_decoder() -> None:
-    """As where the system has no libavcodec: there is WebCodecs, but no H.264."""
+    """As on a system without libavcodec: Firefox has WebCodecs, but no H.264."""
     with firefox.running({"media.ffmpeg.enabled": False}) as browser:
         page = Page(browser)
         async with Broadcast() as hub, web.serve(hub) as server, publishing(hub):

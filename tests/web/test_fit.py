@@ -43,7 +43,7 @@ async def guest(to: Any, rate: float) -> AsyncIterator[Any]:
             if header[1] == pixels.CODED:
                 assert header[7] >= it.newest
                 it.newest = header[7]
-                if it.configurations == 1:  # those of the first rendition
+                if it.configurations == 1:  # the first rendition's
                     it.pictures[header[7], header[3]] = payload
                 await anyio.sleep(len(payload) / it.rate)
                 await viewer.send(events.TextMessage(str(header[7])))
@@ -60,7 +60,7 @@ def noise(number: int) -> NDArray[np.uint8]:
 
 publishing = partial(chromium.publishing, picture=noise)
 SECOND = round(fit.SHARES[1], 3)
-SLOW, FAST = 120_000, 1e9  # where the first has some 250,000 bytes a second
+SLOW, FAST = 120_000, 1e9  # bytes a second; the first rendition has some 250,000
 
 
 @with_each_encoder
@@ -68,7 +68,7 @@ SLOW, FAST = 120_000, 1e9  # where the first has some 250,000 bytes a second
 async def test_who_cannot_take_the_first_gets_the_second_and_nobody_else_feels_it(
     hub: Broadcast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until it can, or leaves; in the end it gets the last picture, too."""
+    """It gets the first again when its link is faster, and the last picture, too."""
     monkeypatch.setattr(fit, "PATIENCE", 0.5)
     async with web.serve(hub) as to, guest(to, FAST) as good:
         async with guest(to, SLOW) as slow, guest(to, SLOW) as other:
@@ -85,7 +85,7 @@ async def test_who_cannot_take_the_first_gets_the_second_and_nobody_else_feels_i
 
 
 class Starts(list[float]):
-    """The share of each encoder that was started; those of some shares fail."""
+    """The share of each encoder that was started; one with a `failing` share fails."""
 
     failing: tuple[float, ...] = ()
 
@@ -132,7 +132,7 @@ async def test_without_the_first_they_go_back_to_the_second(
     monkeypatch.setattr(fit, "PATIENCE", 2.0)
     async with web.serve(hub) as to, guest(to, FAST) as it, publishing(hub):
         async with guest(to, FAST) as good:
-            await until(lambda: good.newest >= 0)  # (a slow one alone would get less)
+            await until(lambda: good.newest >= 0)  # (alone, it would get fewer bits)
             it.rate = SLOW
             await until(lambda: it.configurations == 2)
         starts.failing, it.rate = (1.0,), FAST
@@ -159,7 +159,7 @@ async def test_without_the_second_they_go_to_the_third(
 async def test_a_viewer_alone_gets_what_its_link_carries_of_the_first(
     hub: Broadcast, starts: Starts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And all of it again, at once, when another viewer comes."""
+    """When another viewer comes, the first has its full bitrate again at once."""
     rates: list[fit.Rate] = []
     lower = fit.Rate.lower
 
@@ -176,13 +176,13 @@ async def test_a_viewer_alone_gets_what_its_link_carries_of_the_first(
         async with guest(to, FAST) as good:
             await until(lambda: good.newest > newest)
             assert rates[0].share == 1
-            await until(lambda: len(hub.clients) == 2)  # each gets what fits
+            await until(lambda: len(hub.clients) == 2)  # each viewer gets what fits
 
 
 async def test_who_comes_while_an_encoder_begins_gets_all_bits(
     hub: Broadcast, encoders: Any
 ) -> None:
-    """Though the encoder was started with fewer, for others."""
+    """The encoder was started with fewer bits, for another viewer."""
     begun: list[Task] = []
     followed = Mock(return_value=True)
     go_on = anyio.Event()
@@ -286,7 +286,7 @@ async def test_a_thousand_viewers_that_come_and_go_share_one_encoder(
 
 @with_each_encoder
 async def test_the_slots_come_back_without_the_collector(hub: Broadcast) -> None:
-    """Also of a frame that was encoded again, whose encoder was then cancelled."""
+    """This holds even for a frame encoded twice, whose encoder was then cancelled."""
     gc.disable()
     try:
         with azc.FramePool((240, 320, 3), slots=3) as pool:
@@ -294,7 +294,7 @@ async def test_the_slots_come_back_without_the_collector(hub: Broadcast) -> None
                 with await pool.acquire() as frame:
                     await hub.publish(frame)
                 await until(lambda: one.newest == 0)
-                async with guest(to, FAST) as other:  # which gets a key frame of it
+                async with guest(to, FAST) as other:  # for which it is encoded again
                     await until(lambda: other.newest == 0)
             await until(lambda: not hub.clients)
             await hub.publish(noise(1))

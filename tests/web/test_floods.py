@@ -27,8 +27,8 @@ FLOODER = Path(__file__).parents[1] / "support" / "flooder.py"
 
 # Seconds that the loop may be busy between two turns of another task.  It is 1 to 10
 # ms; without limits it was 0.1 s (pings), 0.3 s (requests) or 1 to 6 s (others) for
-# each of the answers.  Two pauses may be the machine's: on a virtual machine, what its
-# host does meanwhile counts as our time.
+# each answer.  Two pauses may be longer: on a virtual machine, time that its host takes
+# counts as ours.
 LONGEST_PAUSE = 0.05
 FRAMES = 50
 
@@ -39,12 +39,12 @@ BEGUN = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 
 
 class Flood(NamedTuple):
-    """What one connection sends: first this, then that for ever."""
+    """What one connection sends: the opening once, and then the piece for ever."""
 
     opening: bytes
     piece: bytes
     status: int  # of the answers
-    answers: int = 3  # to wait for: more than one says that a connection was ended
+    answers: int = 3  # to wait for: three show that two connections were ended
 
 
 FLOODS = {
@@ -69,7 +69,7 @@ FLOODS = {
 }
 
 
-QUICK = ("pings", "requests", "headers without end")  # the others flood as these do
+QUICK = ("pings", "requests", "headers without end")  # the others are like these
 
 
 async def become_a_viewer(stream: azc.Stream) -> None:
@@ -90,7 +90,7 @@ def flooding(port: int, flood: Flood) -> Iterator[None]:
 
 
 async def watch_the_loop(pauses: list[float]) -> None:
-    """How long this thread was busy, each time until it was this task's turn."""
+    """Note how long this thread was busy before each turn of this task."""
     while True:
         before = time.thread_time()
         await anyio.sleep(0.001)
@@ -129,7 +129,7 @@ async def test_one_client_does_not_hold_up_the_others(name: str) -> None:
 
 @pytest.mark.every_loop
 async def test_what_is_too_much_is_told() -> None:
-    """Within the limits a viewer may say anything; beyond, it is told why it goes."""
+    """Within limits a viewer may say anything; beyond them, it hears why it must go."""
     ping = b"\x89\x80" + MASK
     async with azc.Broadcast() as hub, web.serve(hub) as to:
         async with azc.connect_tcp("127.0.0.1", to.port) as viewer:
@@ -138,7 +138,7 @@ async def test_what_is_too_much_is_told() -> None:
             pongs = bytearray(2 * talk.MAX_EVENTS)
             await viewer.receive_exactly(pongs)
             assert pongs == b"\x8a\x00" * talk.MAX_EVENTS
-            await viewer.send(ping * 6 * talk.MAX_EVENTS)  # some may be in time
+            await viewer.send(ping * 6 * talk.MAX_EVENTS)  # some may still be answered
             said = b"".join([piece async for piece in viewer])
     assert said.startswith(b"\x8a\x00")
     assert said.endswith(b"\x03\xf0too many messages")

@@ -52,7 +52,7 @@ exec {real} "$@"
 def gpu(
     pretend: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Any:
-    """Make an FFmpeg with an encoder in hardware; the list has what it was asked."""
+    """Return a function that makes an FFmpeg with hardware, and returns its log."""
 
     def make(more: str = "", tune: str = "zerolatency", without: str = "-") -> Path:
         log = tmp_path / "log"
@@ -71,7 +71,7 @@ def picture(number: int) -> Any:
 
 
 async def show(hub: Broadcast, pictures: int) -> list[bool]:
-    """Watch that many pictures; return which were key frames."""
+    """Publish and watch this many pictures; return which were key frames."""
     keys: list[bool] = []
     async with web.serve(hub, hardware=True) as to, watching(to, "/h264") as viewer:
         for number in range(pictures):
@@ -119,7 +119,7 @@ async def test_hardware_that_is_not_live_is_left(
 async def test_hardware_that_ends_is_replaced(
     hub: Broadcast, gpu: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The viewer goes on with a key frame of the CPU's, which stays."""
+    """The viewer goes on with a key frame by the CPU, which encodes from then on."""
     log = gpu(more="-frames:v 20")
     async with web.serve(hub, hardware=True) as to:
         async with watching(to, "/h264") as viewer:
@@ -129,7 +129,7 @@ async def test_hardware_that_ends_is_replaced(
                 header, _ = await viewer.message()
                 kinds.append(header[1])
         assert "the CPU encodes" in caplog.text
-        assert "is not encoded" not in caplog.text  # (with fewer bits, it might go on)
+        assert "is not encoded" not in caplog.text  # (so no other rendition took over)
         asked = log.read_text()
         await until(lambda: not hub.clients)
         async with watching(to, "/h264") as viewer:
@@ -148,7 +148,7 @@ async def test_without_an_answer_it_is_the_cpu(
 
 @pytest.mark.parametrize("codec", [name for name in KNOWN if name.startswith("h264_")])
 def test_each_encoder_gets_its_own_words(codec: str) -> None:
-    """Its device, its upload, no frames held back, and our limits of bits."""
+    """They name its device and its upload, hold no frame back, and limit the bits."""
     shape = pixels.PictureFormat(64, 64, pixels.FORMATS["nv12"])
     words = ffmpeg_command("ffmpeg", Task(shape, 1_000_000, is_half=True), codec)
     asked = " ".join(words)

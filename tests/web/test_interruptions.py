@@ -47,7 +47,7 @@ ROOMS = ("web", "broadcast", "_net", "_core")
 PATIENCE = 5.0  # seconds for what happens at once, or never
 SHAPE = (HEIGHT, WIDTH, 3)
 PICTURES = 2  # that a viewer looks at
-SLOTS = 5  # for the newest two, the one that is kept, and one for each slow encoder
+SLOTS = 5  # for the newest two frames, the kept one, and one for each slow encoder
 TURNS = 300  # more than any request takes
 
 # What is asked for, and who watches meanwhile.
@@ -94,7 +94,7 @@ class Page:
     def belongs_here(self) -> bool:
         """Is this a task that stays, one of the hub's, or the loop?
 
-        (What raises here would turn the tracing off.)
+        (An exception in here would turn the tracing off.)
         """
         task = asyncio.current_task()
         if task is None:
@@ -122,7 +122,7 @@ class Page:
         guest.leave()
 
     async def look_around(self, path: str) -> None:
-        """Check that nothing is left.  The next picture clears away what may be."""
+        """Publish a picture, which may clear up; then check that nothing is left."""
         gc.collect()
         await self._publish()
         tasks = self._tasks
@@ -132,7 +132,7 @@ class Page:
         )
         await self.visit(path, lambda _: None)
         if path in WATCHED and self.seen < PICTURES:
-            self.complaints.append("a seat is left, and nobody else gets it")
+            self.complaints.append("a seat is still taken, and nobody else gets it")
         with anyio.move_on_after(PATIENCE) as scope:
             while await self._viewers() != 1:
                 await self._publish()
@@ -213,7 +213,7 @@ def skip_what_cannot_be(face: str, loop: str, *paths: str) -> None:
 
 @pytest.fixture(autouse=True)
 def finalizers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finalizers may be hit, too."""
+    """Keep exceptions quiet in finalizers, which may be hit, too."""
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
 
 
@@ -299,7 +299,7 @@ class AtTurn:
     ],
 )
 def test_one_turn_after_the_other(name: str, face: str, loop: str, what: str) -> None:
-    """Until the turn comes too late: then each await has been disturbed."""
+    """Go on until a turn comes too late: then each await has been disturbed."""
     path, other = CASES[name]
     skip_what_cannot_be(face, loop, path, other)
 

@@ -117,7 +117,7 @@ def test_nothing_but_probes_is_sent_into_silence_and_all_after_it() -> None:
         link.send(number, NBYTES)
         wait = min(2 * wait, MAX_PROBE)
     assert not changes
-    link.hear("1008")  # it stands for all before it
+    link.hear("1008")  # acknowledges all before it, too
     assert changes == [clock.now]
     assert link.takes(NBYTES)
 
@@ -136,7 +136,7 @@ def test_a_picture_that_is_acknowledged_before_it_is_noted_is_not_on_its_way() -
     link.hear("1")
     assert takes_after(1)
     assert not takes_after(2)
-    link.hear("3")  # it stands for the one before, too
+    link.hear("3")  # acknowledges the one before it, too
     assert takes_after(3)
     assert not takes_after(3)  # a still picture again
     link.hear("3")
@@ -234,7 +234,7 @@ class Fitted(Wire):
 
 @pytest.mark.parametrize("pause", [0.0, 0.3])
 def test_a_link_with_room_keeps_the_first_after_an_outage_too(pause: float) -> None:
-    """Also if this program pauses, so that pictures are dropped."""
+    """This holds even if this program pauses, so that pictures are dropped."""
     it = Fitted(4 * RATE)
     it.watch(60, pause)
     it.rate = 1.0
@@ -246,7 +246,7 @@ def test_a_link_with_room_keeps_the_first_after_an_outage_too(pause: float) -> N
 def test_a_slow_link_gets_the_second_and_is_tried_more_and_more_rarely(
     slow: float, fast: float
 ) -> None:
-    """Until it has recovered; then it is soon tried again."""
+    """If it recovers, and is slow again after that, it is soon tried again."""
     it = Fitted(slow * RATE)
     it.watch(3)
     assert it.fit.number == 1
@@ -274,7 +274,7 @@ def test_a_slow_link_gets_the_second_and_is_tried_more_and_more_rarely(
 def test_a_rendition_that_only_slow_viewers_watch_takes_what_their_links_carry(
     slow: float,
 ) -> None:
-    """And more again, in steps, when they carry more."""
+    """When the links carry more, it takes more again, in steps."""
     it = Fitted(slow * RATE, alone=True)
     it.watch(10)
     it.ages.clear()
@@ -353,7 +353,7 @@ async def test_what_waits_too_long_is_dropped_and_a_key_frame_asked_for() -> Non
 
 
 async def test_pictures_do_not_gather_for_who_takes_every_second_one() -> None:
-    """Such as a program that acknowledges nothing, on a slow connection."""
+    """This may be a program that acknowledges nothing, on a slow connection."""
     it = Watched()
     newest = 0
     for number in range(300):
@@ -401,7 +401,7 @@ async def test_what_waited_for_another_picture_is_dropped() -> None:
     it.queue.push(packet(2))
     it.queue.push(packet(3, key=True))
     assert await it.sent() == [1, 3]
-    it.queue.end(it.both[1])  # which is not its own
+    it.queue.end(it.both[1])  # not the rendition that it watches
     it.queue.push(packet(4))
     assert await it.sent() == [4]
     it.queue.end(it.both[0])

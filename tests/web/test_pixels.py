@@ -110,7 +110,7 @@ async def test_a_frame_is_compressed_once_for_all(
 async def test_a_slow_compressor_delays_nobody_else(
     hub: Broadcast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frames go on to the others meanwhile; what it missed is never encoded."""
+    """Others get every frame; frames that the compressor missed are never encoded."""
     calls: list[int] = []
     go = threading.Semaphore(0)
 
@@ -225,7 +225,7 @@ async def test_what_is_no_picture_is_told_between_jpegs(hub: Broadcast) -> None:
 
 @with_each_encoder
 async def test_what_is_no_picture_is_told_between_packets(hub: Broadcast) -> None:
-    """Also before the first one, and to those who come later."""
+    """Viewers are told even before the first packet, and if they come later."""
     async with web.serve(hub) as to, watching(to, "/h264") as viewer:
         for number in (0, 2):
             await hub.publish(np.zeros((4, 4, 3), np.float32))
@@ -243,7 +243,7 @@ async def test_what_is_no_picture_is_told_between_packets(hub: Broadcast) -> Non
 
 @with_each_encoder
 async def test_key_frames_come_when_they_are_needed(hub: Broadcast) -> None:
-    """For a newcomer, also to a still picture; and none without need."""
+    """A newcomer needs one, even for a still picture; without need, none comes."""
     async with web.serve(hub) as to, watching(to, "/h264") as first:
         await hub.publish(picture())
         headers = [(await first.message())[0] for _ in range(2)]

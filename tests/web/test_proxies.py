@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.skipif(not DEPLOYMENT.exists(), reason="needs the documentation"),
 ]
 
-# Around the documentation's part, so that all files are in one folder.
+# These go around the documentation's part.  All of nginx's files are in one folder.
 AROUND_NGINX = """
 daemon off; master_process off; pid {folder}/pid; error_log stderr;
 events {{}}
@@ -103,7 +103,7 @@ def nginx_config(port: int, folder: Path) -> str:
 
 
 def caddy_config(port: int, folder: Path) -> str:
-    """With our certificate, as no authority can be asked for one here."""
+    """Name our own certificate, as no authority can be asked for one here."""
     found = re.search(r"```caddy\n(.*?)```", DEPLOYMENT.read_text(), re.DOTALL)
     assert found is not None
     site = f"https://tv.example.org:{port} {{\n    tls {folder}/tv.crt {folder}/tv.key"
@@ -119,7 +119,7 @@ async def test_the_configuration_of_the_documentation(
     proxy: Callable[[Path, str, int], AbstractAsyncContextManager[None]],
     config: Callable[[int, Path], str],
 ) -> None:
-    """TLS, a prefix, the public name, a cookie and a WebSocket."""
+    """TLS, a prefix, the public name, a cookie and a WebSocket work."""
     trustme = pytest.importorskip("trustme")
     authority, to = trustme.CA(), At(free_port())
     certificate = authority.issue_cert("localhost", "tv.example.org")

@@ -67,7 +67,7 @@ async def test_the_page_needs_nothing_from_elsewhere(to: web.WebServer) -> None:
 
 
 async def test_the_page_is_served_as_a_whole(hub: Broadcast) -> None:
-    """Every file that is packaged, and every file that one of them names."""
+    """Every packaged file is served, and every file that one of them names."""
     packaged = {path.name for path in (resources.files(web) / "page").iterdir()}
     assert set(assets.PARTS.values()) == packaged - {assets.PAGE, assets.TOKEN_PAGE}
     named = rb'(?:href|script src)="([\w.]+)"|from "\./([\w.]+)"'
@@ -77,7 +77,7 @@ async def test_the_page_is_served_as_a_whole(hub: Broadcast) -> None:
 
 
 async def test_requests_with_empty_lines_before_them(to: web.WebServer) -> None:
-    """The last one's lines end without CR."""
+    """The last request's lines end without CR."""
     last = asking("/", "Connection: close").replace(b"\r\n", b"\n")
     requests = b"\r\n" + asking() + b"\r\n" + asking() + b"\r\n\n\r\n" + last
     assert (await say(to, requests)).count(b"HTTP/1.1 200 OK") == 3
@@ -161,7 +161,7 @@ async def test_no_other_file_is_served(to: web.WebServer) -> None:
 async def test_a_full_server_answers_an_address_only_so_often(
     hub: Broadcast, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
-    """The next request waits; this machine's own do not, nor does the server's end."""
+    """Its next request waits; 127.0.0.1's do not, and neither does the server's end."""
     monkeypatch.setattr(admission, "AT_ONCE", 2)
     monkeypatch.setattr(admission, "A_SECOND", 1e-6)
     async with web.serve(hub) as to:
@@ -209,9 +209,9 @@ async def test_rude_viewers(hub: Broadcast) -> None:
         for rude, code in (
             (b"\x81\xfe\xff\xff\0\0\0\0" + b"x" * 65535, 1009),  # a long message
             (b"\x81\x05hello", 1002),  # without a mask
-            (b"\xff\x80\0\0\0\0", 1002),  # of a kind that is not
-            (b"\x81\x82\0\0\0\0\xff\xff", 1007),  # no UTF-8
-            # too long by their header alone
+            (b"\xff\x80\0\0\0\0", 1002),  # of a kind that does not exist
+            (b"\x81\x82\0\0\0\0\xff\xff", 1007),  # not UTF-8
+            # too long, as the header alone shows
             (b"\x82\xff" + (1 << 62).to_bytes(8, "big") + b"\0\0\0\0", 1009),
             (b"\x01\x81\0\0\0\0a\x80\xfe\x10\1\0\0\0\0", 1009),
         ):
@@ -405,7 +405,7 @@ async def test_pages_and_pictures_over_tls(
         async with watching(to, trust=trust) as viewer:
             for number in range(3):
                 await hub.publish(big)
-                # what is said in between does not cut a message into two
+                # the answer to a ping does not cut a message into two
                 await viewer.send(events.Ping(b"you"))
                 header, payload = await viewer.message()
                 assert (header[7], payload) == (number, big.tobytes())
@@ -432,7 +432,7 @@ async def test_who_does_not_speak_tls_harms_nobody(
             async with connected(to):  # says nothing
                 await hub.publish(picture())
                 assert (await viewer.message())[1] == picture().tobytes()
-            # In the middle of a frame, what follows is no TLS; or nothing does.
+            # In mid-frame the client leaves, perhaps after something that is not TLS.
             for rude in (b"garbage", b""):
                 async with connected(to, trust) as stream:
                     await stream.send(upgrade("/raw"))
@@ -472,7 +472,7 @@ async def test_the_end_of_who_is_not_heard_is_no_reset(
 
 
 async def test_it_is_full_for_an_address_that_has_its_share(hub: Broadcast) -> None:
-    """The page of another viewer there then says so, and tries again."""
+    """The page of another viewer at that address then says so, and tries again."""
     local = ("127.0.0.2", 0)  # (only 127.0.0.1 is without a limit)
 
     def is_full(port: int, source: tuple[str, int] | None) -> bool:

@@ -48,7 +48,7 @@ async def until_viewers(to: Place, count: int) -> None:
 
 
 async def answer_to(to: Place, request: bytes, end: bytes = b"\r\n\r\n") -> Answer:
-    """Return an answer as far as this, as some have no end."""
+    """Return an answer up to ``end``, as some answers never end."""
     async with connected(to) as stream:
         await stream.send(request)
         return Answer(await until_seen(stream, end))
@@ -171,12 +171,12 @@ async def test_a_cookie_takes_the_tokens_place(
             asked = upgrade(f"{to.prefix}/raw", *fields)
             assert (await answer_to(to, asked)).status == status
         assert (await ask(to, "/?token=wrong", cookie)).status == 401
-        assert (await ask(to, "/?token=new")).status == 200  # a program's
+        assert (await ask(to, "/?token=new")).status == 200  # a program's request
         begin, _, end = cookie.rpartition("=")
         forged = (f"{begin}=9{end}", f"{begin}={end[:-1]}", f"{begin}=", f"{begin}=a.b")
         for wrong in (*forged, cookie.replace("-", "-0")):
             assert (await ask(to, "/status", wrong)).body == b"this token is wrong\n"
-        # The page asks for the status: that renews what is half over.
+        # The page asks for the status, which renews a session that is half over.
         assert "set-cookie" not in (await ask(to, "/status", cookie)).headers
         monkeypatch.setattr(guard, "SESSION_SECONDS", 25 * 3600)
         renewed = (await ask(to, "/status", cookie)).headers["set-cookie"]
@@ -278,7 +278,7 @@ async def test_metrics_are_what_prometheus_reads(hub: Broadcast, server: str) ->
 
 @everywhere
 async def test_frames_arrive_as_they_were(hub: Broadcast, server: str) -> None:
-    """For all who may watch, also one who comes late; others hear that it is full."""
+    """Several may watch, and one who comes late gets the last frame."""
     async with serving(server, hub, title="Tea", max_viewers=4) as to:
         async with watching(to) as one, watching(to) as two:
             for number in range(3):
@@ -356,7 +356,7 @@ async def test_jpegs_until_the_viewer_leaves_or_the_server_ends(
 async def test_frames_wait_for_who_has_not_acknowledged(
     hub: Broadcast, server: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second later one is sent, in case the last one was lost."""
+    """After a second, another frame is sent: the page may have lost the last one."""
     now = 0.0
     monkeypatch.setattr(link.Link.__init__, "__defaults__", (lambda: now,))
 
@@ -475,7 +475,7 @@ async def test_a_viewer_who_never_reads_is_let_go_and_harms_nobody(
             if server in ("ours", "aiohttp"):  # whose connections we can drop
                 stuck.settimeout(10)
                 await anyio.to_thread.run_sync(until_dropped, stuck)
-            else:  # others keep theirs, so it counts until it is gone
+            else:  # others keep the connection: the viewer counts until it has left
                 assert (await status_of(to))["full"]
         while (await status_of(to))["full"]:
             pass
