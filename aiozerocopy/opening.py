@@ -17,7 +17,6 @@ import io
 import os
 import socket
 import stat
-import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 
@@ -34,6 +33,7 @@ from aiozerocopy._core.channel import (
     own_pipe,
 )
 from aiozerocopy._core.fds import duplicates
+from aiozerocopy._core.files import settle
 from aiozerocopy._core.lifetime import Ready
 from aiozerocopy._core.pipe_size import PIPE_SIZE, capacity_of, enlarge_pipe
 from aiozerocopy._core.sending import QUEUE_LIMIT, RESCUE_LIMIT, Concurrent
@@ -222,7 +222,7 @@ def _take_over(source: int | HasFileno, access: int | None) -> Iterator[OwnFd]:
         raise TypeError(f"a path must be opened first: write {what}")
     number = _number_of(source)
     _check(number, access)
-    _sync_position(source, number, reading=access == os.O_RDONLY)
+    settle(source, number, reading=access == os.O_RDONLY)
     with contextlib.closing(OwnFd(duplicates([number]))) as ours:
         yield ours
     _close_source(source, number)
@@ -245,25 +245,7 @@ def _number_of(source: int | HasFileno) -> int:
         raise io.UnsupportedOperation(f"{source!r} has no fd") from None
     if number < 0:
         raise ValueError(f"{source!r} is closed")
-    _check_transparent(source)
     return number
-
-
-def _check_transparent(source: object) -> None:
-    """Refuse an object that changes the bytes between its user and its fd."""
-    inner = getattr(source, "buffer", source)
-    if isinstance(inner, io.BufferedIOBase) and not isinstance(
-        inner, (io.BufferedReader, io.BufferedWriter, io.BufferedRandom)
-    ):
-        raise TypeError(
-            f"{type(inner).__name__} changes the bytes between you and its file: pass "
-            "the file under it, or use its own methods"
-        )
-    if hasattr(source, "getpeercert"):
-        raise TypeError(
-            "an SSLSocket cannot be wrapped, as its bytes would go out unencrypted: "
-            "wrap a plain socket, and use anyio's TLSStream over the stream"
-        )
 
 
 def _check(number: int, access: int | None) -> None:
@@ -321,20 +303,6 @@ def _borrowed_socket(number: int) -> Iterator[socket.socket]:
         yield sock
     finally:
         sock.detach()
-
-
-def _sync_position(source: int | HasFileno, number: int, *, reading: bool) -> None:
-    """Flush unwritten bytes; set the fd's position to that of a buffered reader."""
-    if reading and isinstance(source, io.TextIOBase):
-        raise TypeError("a text file reads ahead: open it in binary mode")
-    above: list[Any] = [source]
-    if number in (1, 2):  # printed text goes out before our bytes, from every layer
-        above.insert(0, (sys.stdout, sys.stderr)[number - 1])
-    for layer in above:
-        if hasattr(layer, "flush") and not getattr(layer, "closed", False):
-            layer.flush()
-    if reading and isinstance(source, io.BufferedReader) and source.seekable():
-        os.lseek(number, source.tell(), os.SEEK_SET)
 
 
 def _close_source(source: int | HasFileno, number: int) -> None:

@@ -7,6 +7,7 @@ pipes in the child, so nobody would notice that the child closed its standard ou
 from __future__ import annotations
 
 import errno
+import math
 import os
 import signal
 import subprocess
@@ -242,21 +243,23 @@ class Process:
         in any case.
 
         Raises:
-            StreamBroken: something that stdin had accepted could not be sent.
+            StreamBroken: something that stdin had accepted could not be sent, or not in
+                time.
         """
+        deadline = math.inf if grace is None else anyio.current_time() + grace
         try:
-            with anyio.move_on_after(grace):
-                try:
-                    await self._close_streams()
-                finally:
+            try:
+                await self._close_streams(grace)
+            finally:
+                with anyio.CancelScope(deadline=deadline):
                     await self._child.wait()
         finally:
             await self._end()
 
-    async def _close_streams(self) -> None:
+    async def _close_streams(self, linger: float | None) -> None:
         try:
             if self.stdin is not None:
-                await self.stdin.aclose()
+                await self.stdin.aclose(linger=linger)
         finally:
             if self.stdout is not None:
                 await self.stdout.aclose()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import stat
 from functools import partial
@@ -11,6 +12,7 @@ import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream
 
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy._core.files import number_of
 from aiozerocopy._core.relaying import AnyFile, close_source, open_source, relay_streams
 from aiozerocopy._core.relaying import Relay as Relay
 from aiozerocopy._core.waiter import call_soon, current_loop
@@ -81,7 +83,9 @@ async def _run(
         finally:
             await close_source(opened)
     if not isinstance(sink, ByteSendStream):
-        async with open_writer(open_sink(sink, source)) as writer:
+        with open_sink(sink, source) as file:  # (`open_writer` takes it over)
+            writer = open_writer(file)
+        async with writer:
             return await _run(source, writer, nbytes, None, pieces, relay)
     if isinstance(source, ReceiveStream) and isinstance(sink, SendStream):
         if pieces:
@@ -90,19 +94,20 @@ async def _run(
     return await _through_python(relay, source, sink, nbytes)
 
 
-def open_sink(file: AnyFile, source: ByteReceiveStream) -> int:
-    """Return our own fd for a file; a path is created, or emptied.
+def open_sink(file: AnyFile, source: ByteReceiveStream) -> io.FileIO:
+    """Open a file for ourselves; a path is created, or emptied.
 
     Raises:
         ValueError: the file is the source; it was not changed.
         OSError: it cannot be opened.
+        TypeError: an object that changes the bytes.
     """
     is_named = isinstance(file, (str, bytes, os.PathLike))
     if isinstance(file, (str, bytes, os.PathLike)):
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
         fd = os.open(file, flags, 0o666)
     else:
-        fd = os.dup(file if isinstance(file, int) else file.fileno())
+        fd = os.dup(number_of(file, reading=False))
     try:
         status = os.fstat(fd)
         if stat.S_ISREG(status.st_mode):
@@ -111,10 +116,10 @@ def open_sink(file: AnyFile, source: ByteReceiveStream) -> int:
                 raise ValueError(f"{file!r} cannot be relayed onto itself")
             if is_named:
                 os.ftruncate(fd, 0)
+        return io.FileIO(fd, "wb")
     except BaseException:
         os.close(fd)
         raise
-    return fd
 
 
 async def _in_pieces(

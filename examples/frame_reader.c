@@ -30,8 +30,13 @@ static uint32_t crc32(const uint8_t *p, size_t n) {
 }
 static int is_text(const char *p, size_t n) { /* ASCII, then zero bytes only */
     for (size_t i = 0; i < n; i++)
-        if (p[i] < 0 || (i && p[i] && !p[i - 1])) return 0;
+        if ((unsigned char)p[i] > 127 || (i && p[i] && !p[i - 1])) return 0;
     return 1;
+}
+static int is_dtype(const char *d) { /* byte order, letter, size */
+    char item[] = {' ', d[1], d[2], d[3] ? d[3] : ' ', d[3] ? ' ' : 0, 0};
+    return d[0] && strchr(d[2] == '1' && !d[3] ? "|" : "<>", d[0]) && d[1] && d[2] &&
+           strstr(" b1 u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8 c8 c16 ", item);
 }
 static int fail(const char *why) {
     fprintf(stderr, "%s\n", why);
@@ -46,7 +51,7 @@ int main(void) {
         if (h.version != 1) return fail("UnknownVersion");
         int corrupt = crc32((uint8_t *)&h, 124) != h.checksum || h.ndim > 8 ||
                       !is_text(h.dtype, 4) || !is_text(h.pixel_format, 16) ||
-                      !h.dtype[1] || !strchr("buifc", h.dtype[1]);
+                      !is_dtype(h.dtype);
         unsigned __int128 bytes = (unsigned)atoi((char[]){h.dtype[2], h.dtype[3], 0});
         for (int i = 0; i < 8 && !corrupt; i++)
             corrupt = i < h.ndim ? (bytes *= h.shape[i]) >> 64 != 0 : h.shape[i] != 0;

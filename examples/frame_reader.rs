@@ -17,9 +17,12 @@ fn text(field: &[u8]) -> Option<&str> { // ASCII, then zero bytes only
     (text.is_ascii() && !text.contains('\0')).then_some(text)
 }
 fn payload(h: &[u8]) -> Option<u64> { // how long it is, if the header agrees with itself
-    let (kind, size) = text(&h[36..40])?.get(1..)?.split_at_checked(1)?;
+    let (order, item) = text(&h[36..40])?.split_at_checked(1)?;
+    let size = item.get(1..)?;
     let sides = |i: usize| u64_at(h, 56 + 8 * i);
-    let ok = crc32(&h[..124]) == u32_at(h, 124) && h[5] <= 8 && "buifc".contains(kind)
+    let ok = crc32(&h[..124]) == u32_at(h, 124) && h[5] <= 8
+        && if size == "1" { order == "|" } else { "<>".contains(order) }
+        && "b1 u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8 c8 c16".split(' ').any(|known| known == item)
         && text(&h[40..56]).is_some() && (h[5] as usize..8).all(|i| sides(i) == 0);
     let n = (0..h[5] as usize).try_fold(size.parse::<u64>().ok()?, |n, i| n.checked_mul(sides(i)))?;
     (ok && n == u64_at(h, 24)).then_some(n)

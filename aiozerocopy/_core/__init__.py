@@ -24,6 +24,7 @@ A module imports those above it, never those below.
     lifetime        a stream's tie to its event loop, and its end
     receiving       ReceiveStream
     ahead           receives that begin before anybody waits for them
+    files           an open file of the caller's: what its object has buffered
     relaying        from one stream to another, without Python
     sending         SendStream
     ring_end        one side of a ring through shared memory

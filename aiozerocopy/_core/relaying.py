@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import io
 import os
 import stat
 from collections.abc import Awaitable, Generator
@@ -24,6 +26,7 @@ from aiozerocopy._core.borrows import or_undo
 from aiozerocopy._core.channel import IN, Channel
 from aiozerocopy._core.errors import StreamBroken, StreamClosed, error_of
 from aiozerocopy._core.fds import HasFileno
+from aiozerocopy._core.files import number_of
 from aiozerocopy._core.receiving import ReceiveStream
 
 if TYPE_CHECKING:
@@ -275,6 +278,7 @@ def open_source(file: AnyFile, offset: int | None = None) -> ReceiveStream:
     Raises:
         OSError: it cannot be opened or is a directory.
         ValueError: a negative offset.
+        TypeError: as `settle`.
     """
     if offset is not None and offset < 0:
         raise ValueError(f"offset must be at least 0, not {offset}")
@@ -282,7 +286,10 @@ def open_source(file: AnyFile, offset: int | None = None) -> ReceiveStream:
     if isinstance(file, (str, bytes, os.PathLike)):
         fd = os.open(file, flags)
     else:
-        number = file if isinstance(file, int) else file.fileno()
+        number = number_of(file, reading=True)
+        access = fcntl.fcntl(number, fcntl.F_GETFL) & (os.O_WRONLY | os.O_RDWR)
+        if access == os.O_WRONLY:
+            raise io.UnsupportedOperation(f"fd {number} is open for writing only")
         # (with an offset, open it again, so that the caller's position does not move)
         name = f"/dev/fd/{number}"
         fd = os.dup(number) if offset is None else os.open(name, flags)
@@ -352,7 +359,7 @@ def _position(file: AnyFile) -> _Position | None:
     """Return the position of an open regular file; None for others."""
     if isinstance(file, (str, bytes, os.PathLike)):
         return None
-    fd = file if isinstance(file, int) else file.fileno()
+    fd = number_of(file, reading=True)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         return None
     return _Position(fd, os.lseek(fd, 0, os.SEEK_CUR))

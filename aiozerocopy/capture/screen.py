@@ -441,12 +441,13 @@ class _Pictures:
         now = anyio.current_time()
         if self._began is None:
             self._began = now
-        self._number += 1
+        number = self._number + 1
         if self._rate is not None:
             late = math.floor((now - self._began) * self._rate)
-            self._number = max(self._number, late)
-            await anyio.sleep_until(self._began + self._number / self._rate)
-        return self._number
+            number = max(number, late)
+            await anyio.sleep_until(self._began + number / self._rate)
+        self._number = number  # (a cancelled wait leaves its due time to the next)
+        return number
 
 
 def draw(

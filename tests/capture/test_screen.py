@@ -303,6 +303,18 @@ async def test_frames_come_at_their_rate_and_late_ones_do_not(server: Server) ->
             assert picture.number >= last + 5
 
 
+async def test_a_cancelled_wait_leaves_its_due_time(server: Server) -> None:
+    async with capture.X11Screen(server.name) as screen:
+        pictures = screen.frames(rate=5)
+        (await anext(pictures)).release()
+        for _ in range(100):
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await anext(pictures)
+        with await anext(pictures) as picture:
+            assert 1 <= picture.number < 100
+
+
 @pytest.mark.parametrize("rate", [0, -1, math.nan, math.inf])
 async def test_rate_that_is_none(rate: float, server: Server) -> None:
     async with capture.X11Screen(server.name) as screen:

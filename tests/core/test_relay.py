@@ -1,6 +1,7 @@
 """Relays: every byte is in the sink or still in the source, and in order."""
 
 import contextlib
+import gzip
 import os
 import re
 import signal
@@ -172,6 +173,35 @@ async def test_an_open_file_from_where_it_stands(film: Path) -> None:
         assert opened.tell() == 27
 
 
+@pytest.mark.parametrize("mode", ["rb", "r+b"])
+@pytest.mark.parametrize("way", ["send_file", "relay"])
+async def test_what_a_file_has_read_ahead_comes_again(
+    way: str, mode: str, film: Path
+) -> None:
+    with film.open(mode) as opened:
+        assert opened.read(7) == DATA[:7]
+
+        async def move(to: SendStream) -> int:
+            if way == "send_file":
+                return await to.send_file(opened, nbytes=20)
+            return await azc.relay(opened, to, 20)
+
+        got, _ = await sent_to_pipe(move)
+        assert got == DATA[7:27]
+        assert opened.read(20) == DATA[27:47]
+
+
+@pytest.mark.parametrize("mode", ["wb", "w"])
+async def test_what_a_file_has_buffered_goes_first(
+    mode: str, tmp_path: Path, film: Path
+) -> None:
+    with (tmp_path / "copy").open(mode) as to:
+        to.write("first" if mode == "w" else b"first")
+        await azc.relay(film, to, 20)
+        to.write("last" if mode == "w" else b"last")
+    assert (tmp_path / "copy").read_bytes() == b"first" + DATA[:20] + b"last"
+
+
 @pytest.mark.parametrize(("offset", "nbytes"), [(0, 0), (5 << 20, None), (4 << 20, 9)])
 async def test_nothing_to_send(film: Path, offset: int, nbytes: int | None) -> None:
     got, moved = await sent_to_pipe(lambda to: to.send_file(film, offset, nbytes))
@@ -204,6 +234,19 @@ async def test_refused(tmp_path: Path, film: Path) -> None:
             await azc.relay(film, tmp_path)
         with pytest.raises(FileNotFoundError):
             await azc.relay(tmp_path / "none", writer)
+        (tmp_path / "x").touch()
+        with (tmp_path / "x").open("rb") as reads:
+            with pytest.raises(OSError, match="reading only"):
+                await azc.relay(film, reads)
+        with (tmp_path / "x").open("wb") as writes:
+            for call in (writer.send_file, partial(azc.relay, sink=writer)):
+                with pytest.raises(OSError, match="writing only"):
+                    await call(writes)
+        with film.open() as text, pytest.raises(TypeError, match="binary mode"):
+            await azc.relay(text, writer)
+        with gzip.open(tmp_path / "x", "wb") as packed:
+            with pytest.raises(TypeError, match="changes the bytes"):
+                await azc.relay(film, packed)
         with pytest.raises(ValueError, match="nbytes must be at least 0, not -1"):
             azc.relay(film, writer, -1)
         for call in (writer.send_file, partial(azc.relay, sink=writer)):
