@@ -89,7 +89,7 @@ class TLSTransport(_SSLProtocolTransport):
 class TLSProtocol(SSLProtocol):
     """asyncio's protocol, but it knows when the wire has all of its data."""
 
-    _conn_lost = 0  # (asyncio's has it from Python 3.11 on)
+    _conn_lost = 0  # (asyncio's has this from Python 3.11 on)
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class TLSProtocol(SSLProtocol):
         **options: Any,
     ) -> None:
         options["ssl_handshake_timeout"], shutdown = timeouts
-        if shutdown is not None:  # (asyncio has it from Python 3.11 on)
+        if shutdown is not None:  # (asyncio has this option from Python 3.11 on)
             options["ssl_shutdown_timeout"] = shutdown
         given: tuple[Any, ...] = (protocol, context, waiter)
         super().__init__(asyncio.get_running_loop(), *given, **options)

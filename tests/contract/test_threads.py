@@ -21,7 +21,7 @@ async def test_refused_where_a_loop_runs(some: Link) -> None:
         assert stream.stats.messages_queued == 0
 
 
-async def test_close_ends_it(some: Link) -> None:
+async def test_abort_ends_it(some: Link) -> None:
     stream = some.sender()
     data = message(1, 0, BIG)
     ends: list[object] = []

@@ -403,7 +403,7 @@ async def test_more_than_two_gib(huge: mmap.mmap, tmp_path: Path) -> None:
     assert counted == len(huge)
 
 
-async def test_received_is_free_whoever_keeps_the_operation() -> None:
+async def test_received_is_free_even_if_the_operation_is_kept() -> None:
     """The traceback of an exception in the loop may keep the operation."""
     near, far = socketpair()
     data = bytearray(100)

@@ -130,7 +130,7 @@ async def test_a_flush_at_once_tells_the_tickets(ends: azc.opening.PipeEnds) -> 
     assert ticket.done()
 
 
-async def test_who_was_told_by_the_ticket_is_not_told_again(
+async def test_an_error_that_the_ticket_raised_is_not_raised_again(
     ends: azc.opening.PipeEnds,
 ) -> None:
     stream, sizes = ends.writer, (MUCH, MUCH + 1, MUCH + 2, MUCH + 3, MUCH + 4)

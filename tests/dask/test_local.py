@@ -1,4 +1,4 @@
-"""azc+unix:// sends large messages by a pipe; here the peer is a plain socket."""
+"""azc+unix:// sends large messages by a pipe; most tests have a socket as the peer."""
 
 import asyncio
 import contextlib
@@ -394,7 +394,7 @@ async def test_peer_that_breaks_the_rules(attack: str) -> None:
 
 
 @pytest.mark.parametrize("fds", [0, 1, 2])
-async def test_message_that_comes_again_is_taken_from_the_socket(
+async def test_message_that_is_sent_again(
     fds: int, comms: Comms
 ) -> None:
     """This holds without the pipe, and with too many fds.
