@@ -252,7 +252,7 @@ def _to_planes(
     if pix_fmt is None:
         channels = shape[2] if len(shape) == 3 else 3
         pix_fmt = {3: "rgb24", 4: "rgba"}.get(channels, f"{channels} channels")
-    conversion = _conversion(pix_fmt, yuv, size, colour)
+    conversion = _conversion(pix_fmt, yuv, tuple(size), colour)
     if out is None:
         out = _new_array(conversion.yuv_shape)
     conversion.to_yuv(rgb, out)
@@ -275,7 +275,7 @@ def to_rgb(
 
     Raises: as `to_yuv420p`.
     """
-    conversion = _conversion(pix_fmt, source, size, colour)
+    conversion = _conversion(pix_fmt, source, tuple(size), colour)
     if out is None:
         out = _new_array(conversion.rgb_shape)
     conversion.to_rgb(yuv, out)

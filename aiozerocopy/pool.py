@@ -19,6 +19,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import math
+import operator
 import sys
 import weakref
 from dataclasses import dataclass
@@ -109,13 +110,19 @@ class FramePool(AsyncResource):
 
         Raises:
             ValueError: an empty or negative shape, no slot, an unknown dtype.
+            TypeError: a side, or the number of slots, is not a whole number.
             OSError: there is no memory.
         """
-        sides = (shape,) if isinstance(shape, int) else shape
-        self.shape: tuple[int, ...] = tuple(map(int, sides))
+        sides: Any = shape if hasattr(shape, "__iter__") else (shape,)
+        try:
+            self.shape: tuple[int, ...] = tuple(map(operator.index, sides))
+            self.slots: int = operator.index(slots)
+        except TypeError:
+            raise TypeError(
+                f"shape and slots must be whole numbers, not {shape!r} and {slots!r}"
+            ) from None
         name, itemsize = _named_dtype(dtype)
         self.dtype: str = name
-        self.slots = slots
         self.frame_bytes: int = math.prod(self.shape) * itemsize
         if min(self.shape, default=1) <= 0:
             raise ValueError(f"a frame of shape {self.shape} has no bytes")
@@ -236,7 +243,10 @@ def _named_dtype(dtype: Any) -> tuple[str, int]:
     except ImportError:
         names = ", ".join(_ITEMSIZE)
         raise ValueError(f"without NumPy a dtype is one of {names}") from None
-    kind = numpy.dtype(dtype)
+    try:
+        kind = numpy.dtype(dtype)
+    except TypeError:
+        raise ValueError(f"NumPy knows no dtype {dtype!r}") from None
     if kind.hasobject or not kind.itemsize:
         raise ValueError(f"a frame cannot hold {dtype!r}")
     return kind.str if kind.names is None else str(kind), kind.itemsize

@@ -124,11 +124,13 @@ class TrioReceiveStream(trio.abc.ReceiveStream):
             trio.BusyResourceError: another task is receiving.
         """
         size = RECEIVE_SIZE if max_bytes is None else operator.index(max_bytes)
-        with _in_words_of_trio():
-            try:
-                return await self._receiver.receive(size)
-            except anyio.EndOfStream:
-                return b""
+        try:  # (a signal handler that raises at the end of a ``with`` would lose bytes)
+            return await self._receiver.receive(size)
+        except anyio.EndOfStream:
+            return b""
+        except Exception:
+            with _in_words_of_trio():
+                raise
 
     async def aclose(self) -> None:
         """Close; a task that is receiving gets trio.ClosedResourceError."""

@@ -58,6 +58,12 @@ def room_for(most: int) -> Any:
     return ffi.new("azc_fds *", {"room": most})
 
 
+def set_of(numbers: list[int]) -> Any:
+    """Return a set of fds that have come, as in `room_for`."""
+    n = len(numbers)
+    return ffi.new("azc_fds *", {"room": n, "count": n, "fds": numbers})
+
+
 def numbers_in(fds: Any, most: int) -> list[int]:
     """Return the fds that have come.
 

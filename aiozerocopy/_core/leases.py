@@ -148,13 +148,20 @@ def look_at(memory: Any) -> tuple[str, int, tuple[int, ...]]:
 
 
 def array_over(
-    view: memoryview, dtype: str, shape: tuple[int, ...]
+    view: memoryview, dtype: Any, shape: tuple[int, ...]
 ) -> npt.NDArray[Any]:
-    """Return a NumPy array over the bytes of a view, aligned or not."""
+    """Return a NumPy array over the bytes of a view, aligned or not.
+
+    Raises:
+        ValueError: a dtype of Python objects; it is not of that type and shape.
+    """
     with extras.optional("an array", "numpy"):
         import numpy
 
-    return numpy.ndarray(shape, dtype, view)
+    kind = numpy.dtype(dtype)
+    if kind.hasobject:  # (NumPy would take the bytes for pointers)
+        raise ValueError(f"the bytes of a buffer cannot be an array of {kind}")
+    return numpy.ndarray(shape, kind, view)
 
 
 _HOST = frozenset((1, 3, 11, 13))  # DLPack's numbers for memory that a CPU may read

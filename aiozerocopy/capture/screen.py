@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -76,9 +77,7 @@ class X11Screen:
             raise ValueError("give a region or a monitor, not both")
         if slots < 1:
             raise ValueError(f"slots must be at least 1, not {slots}")
-        self._wanted = None if region is None else Rectangle(*region)
-        if self._wanted is not None and min(self._wanted[2:]) < 1:
-            raise ValueError(f"a region of {self._wanted} has no pixels")
+        self._wanted = None if region is None else _checked(region)
         self._display = Display.named(display)
         self.display: str = self._display.name
         self._monitor = monitor
@@ -448,6 +447,18 @@ class _Pictures:
             await anyio.sleep_until(self._began + number / self._rate)
         self._number = number  # (a cancelled wait leaves its due time to the next)
         return number
+
+
+def _checked(region: Sequence[int]) -> Rectangle:
+    try:
+        wanted = Rectangle(*map(operator.index, region))
+    except TypeError:
+        raise ValueError(
+            f"region must be four whole numbers, x, y, width, height, not {region!r}"
+        ) from None
+    if min(wanted.width, wanted.height) < 1:
+        raise ValueError(f"a region of {wanted} has no pixels")
+    return wanted
 
 
 def draw(

@@ -9,7 +9,6 @@ How the bytes reach many clients
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +32,7 @@ from aiozerocopy.ffmpeg.run import FFmpegError
 from aiozerocopy.ffmpeg.writer import TIMEOUT, Writer
 
 if TYPE_CHECKING:
+    import contextlib
     import os
     from collections.abc import Callable, Mapping, Sequence
     from fractions import Fraction
@@ -170,8 +170,10 @@ class Encoder(Writer, ByteReceiveStream):
             BusyResourceError: another task is receiving.
         """
         running = self._open_running()
-        with contextlib.suppress(anyio.EndOfStream):
+        try:  # (a signal handler that raises at the end of a ``with`` would lose bytes)
             return await self.output.receive(max_bytes)
+        except anyio.EndOfStream:
+            pass
         await self._look_at_end(running)
         raise anyio.EndOfStream
 

@@ -172,6 +172,7 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         self._ffmpeg = ffmpeg
         self.layout: Layout | None = None
         self._converter: ReceivingConverter[Memory] | None = None
+        self._unread: list[Picture] = []  # frames that `sync` puts back
         self._ended = self._closed = self._has_warned = False
 
     # -- the beginning ------------------------------------------------------------
@@ -288,6 +289,8 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         stream = self._stream
         if self._closed:
             raise StreamClosed("the video was closed")
+        if self._unread:
+            return self._unread.pop(0)
         if self._ended or self.layout is None:
             raise anyio.EndOfStream
         try:
@@ -385,6 +388,7 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         self._closed = True
         if self._own_pool and self.pool is not None:
             self.pool.close()
+        self._unread.clear()
         await self._stop()
         self._give_up()
 

@@ -13,7 +13,7 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from aiozerocopy._core import extras
-from aiozerocopy._core.leases import Lent
+from aiozerocopy._core.leases import Lent, array_over
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,7 +126,7 @@ class Batch(Lent):
 
         Raises:
             ValueError: the records have several sizes, or not the size of that shape;
-                or the batch was released.
+                a dtype of Python objects; or the batch was released.
         """
         view = self.view
         with extras.optional("an array", "numpy"):
@@ -144,7 +144,7 @@ class Batch(Lent):
             raise ValueError(
                 f"a record of {size:,} bytes is not an array of {kind} and shape {each}"
             )
-        row = numpy.ndarray(each, kind, view)
+        row = array_over(view, kind, each)
         return numpy.ndarray(
             (self._length, *each), kind, view, 0, (self._stride, *row.strides)
         )

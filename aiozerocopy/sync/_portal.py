@@ -6,6 +6,9 @@ The states
     running    from then on, even when it has nothing to do
     ended      at the interpreter's exit, which ends the daemon thread
 
+The loop is made once, and the next call starts a thread if that has failed or was
+interrupted.  Of several threads one runs the loop; the others end at once.
+
 A thread that waits for a call sleeps on the call's gate.  Ctrl-C wakes the thread; it
 cancels the call and waits for the call's end, so that the memory that the call had
 borrowed is free.
@@ -33,6 +36,7 @@ class _Call(Generic[T]):
     """One call: a task of the portal, and a thread that waits for its end."""
 
     _task: asyncio.Task[T] | None = None
+    _loop: asyncio.AbstractEventLoop | None = None  # None: there is no portal
 
     def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
         self._function = function
@@ -62,7 +66,8 @@ class _Call(Generic[T]):
 
     def wait(self) -> None:
         """Begin the call, and block until it has ended."""
-        _portal().call_soon_threadsafe(self.begin)  # in this thread's context
+        self._loop = _portal()
+        self._loop.call_soon_threadsafe(self.begin)  # in this thread's context
         self._wait()
 
     def _wait(self) -> None:
@@ -74,7 +79,9 @@ class _Call(Generic[T]):
 
         May be called twice.
         """
-        _portal().call_soon_threadsafe(self._cancel)
+        if self._loop is None:
+            return
+        self._loop.call_soon_threadsafe(self._cancel)
         self._wait()
         if self._task and not self._task.cancelled() and self._task.exception() is None:
             abort = getattr(self._task.result(), "abort", None)
@@ -110,33 +117,37 @@ def run(function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs)
 # ---- the portal of this process ----------------------------------------------------
 
 _lock = Lock()
+_serving = threading.Lock()  # taken by the thread that runs the loop
 # The last is ours; those before it are the loops of parent processes.
 _loops: list[asyncio.AbstractEventLoop] = []
-_is_ours = False
+_inherited = 0  # how many are the parents'
+_has_started = False
 
 
 def _portal() -> asyncio.AbstractEventLoop:
-    global _is_ours
+    global _has_started
     with _lock:
-        if not _is_ours:
-            loop = asyncio.SelectorEventLoop()
-            thread = threading.Thread(
+        if len(_loops) == _inherited:
+            _loops.append(asyncio.SelectorEventLoop())
+        loop = _loops[-1]
+        if not _has_started:
+            threading.Thread(
                 target=_serve, args=(loop,), name="aiozerocopy portal", daemon=True
-            )
-            _loops.append(loop)
-            thread.start()
-            _is_ours = True
-        return _loops[-1]
+            ).start()
+            _has_started = True
+        return loop
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    loop.run_forever()
+    if _serving.acquire(blocking=False):
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
 
 
 def _after_fork() -> None:
-    global _lock, _is_ours
-    _lock, _is_ours = Lock(), False
+    global _lock, _serving, _inherited, _has_started
+    _lock, _serving = Lock(), threading.Lock()
+    _inherited, _has_started = len(_loops), False
 
 
 os.register_at_fork(after_in_child=_after_fork)

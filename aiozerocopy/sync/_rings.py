@@ -68,17 +68,22 @@ class Ring(Face):
         end: RingEnd = self._it._receiver().end
         mine: list[T] = []  # (keeps the records: `untake` cannot undo a release)
 
+        def take() -> None:
+            taken = self._take(most)  # (kept by a traceback, for `untake`)
+            mine.append(result(taken))
+
         def run() -> T:
             with self._turn:
                 end.keep()
                 self._last = mine
-                taken = self._take(most)  # (kept by a traceback, for `untake`)
-                mine.append(result(taken))
+                or_undo_now(take, undo)  # (before another thread has its turn)
             return mine[0]
 
         def undo() -> None:
+            if self._last is not mine:  # another call has taken records, or its turn
+                return
             with self._turn:
-                if self._last is mine:  # (no other call has taken records since)
+                if self._last is mine:
                     end.untake()
 
         return or_undo_now(run, undo)

@@ -23,6 +23,7 @@ import anyio
 from aiozerocopy import opening, streams
 from aiozerocopy._core.borrows import or_undo_now
 from aiozerocopy._core.errors import StreamBroken, StreamClosed, error_of
+from aiozerocopy._core.fds import set_of
 from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy._core.lifetime import Bound
 from aiozerocopy._core.lock import Lock
@@ -62,8 +63,25 @@ class Face(OfOneProcess):
         return run(call, *args, **options)
 
     def _run_in_turn(self, call: functools.partial[Coroutine[Any, Any, T]]) -> T:
-        with self._turn:
-            return self._run(call)
+        """Receive; if interrupted after the end, leave the result to the next call."""
+        got: list[T] = []
+
+        async def receive() -> None:
+            got.append(await call())
+
+        def run() -> T:
+            with self._turn:  # (and undo it before another thread has its turn)
+                or_undo_now(functools.partial(self._run, receive), undo)
+            return got[0]
+
+        def undo() -> None:
+            self._put_back(got, call)
+
+        return or_undo_now(run, undo)
+
+    def _put_back(self, got: list[Any], call: functools.partial[Any]) -> None:
+        """Empty the list; the next call gets what was in it.  May be called twice."""
+        raise NotImplementedError
 
     def _check(self) -> None:
         """Refuse a call that would stop a loop, or is made in a forked child."""
@@ -202,9 +220,9 @@ class SendStream(_ByteFace):
 
 
 def _what_came(result: Any, buffer: Any = None, *_: Any) -> bytes:
-    """Return the bytes of a receive; bytes that came with fds are lost with the fds."""
+    """Return the bytes of a receive."""
     if isinstance(result, (bytes, tuple)):
-        return result if isinstance(result, bytes) else b""
+        return result if isinstance(result, bytes) else result[0]
     with bytes_of(buffer) as view:
         return bytes(view[:result])
 
@@ -218,27 +236,16 @@ class ReceiveStream(_ByteFace):
         streams.ReceiveStream.receive_exactly, in_turn=True
     )
 
-    def _run_in_turn(self, call: functools.partial[Coroutine[Any, Any, T]]) -> T:
-        """Receive; if interrupted after the end, leave the bytes to the next call."""
-        got: list[T] = []
-
-        async def receive() -> None:
-            got.append(await call())
-
-        def run() -> T:
-            with self._turn:
-                self._run(receive)
-            return got[0]
-
-        def undo() -> None:
-            with self._waiter.lock:
-                arguments = (*call.args, *call.keywords.values())
-                come = [_what_came(each, *arguments) for each in got]
-                unread = b"".join(come) + self._it._unread
-                # (one statement: no signal handler runs between the two stores)
-                self._it._unread, got[:] = unread, ()
-
-        return or_undo_now(run, undo)
+    def _put_back(self, got: list[Any], call: functools.partial[Any]) -> None:
+        with self._waiter.lock:
+            arguments = (*call.args, *call.keywords.values())
+            come = [_what_came(each, *arguments) for each in got]
+            unread = b"".join(come) + self._it._unread
+            for each in got:
+                if isinstance(each, tuple):
+                    self._it._fds = set_of(each[1])
+            # (one statement: no signal handler runs between the two stores)
+            self._it._unread, got[:] = unread, ()
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the results of `receive`, until the end."""

@@ -121,6 +121,10 @@ class Reader(_Film):
     def __init__(self, film: ffmpeg.Reader[Frame]) -> None:
         super().__init__(film)
 
+    def _put_back(self, got: list[Any], call: functools.partial[Any]) -> None:
+        # (one statement: no signal handler runs between the two stores)
+        self._it._unread[:0], got[:] = got, ()
+
     def __iter__(self) -> Iterator[Frame]:
         """Yield the frames, until the end; release each: ``with frame: ...``."""
         with contextlib.suppress(anyio.EndOfStream):

@@ -65,13 +65,12 @@ class _Message:
         return self.total - self.sent
 
     def next(self, n: int) -> bytes:
-        """Return its next n bytes, and count them as out."""
+        """Return its next n bytes."""
         piece, at = b"", self.sent
         for each in self._pins:
             skipped = min(at, len(each))
             at -= skipped
             piece += content(each + skipped, min(n - len(piece), len(each) - skipped))
-        self.sent += n
         return piece
 
     def end(self, status: int = 0) -> None:
@@ -104,19 +103,24 @@ class _Line:
             self.move()
         return message
 
-    def move(self, whole: _Message | None = None) -> None:
-        """Let messages go out while there is room; a ``whole`` one needs none."""
+    def move(self, whole: _Message | None = None, taken: int = 0) -> None:
+        """Let messages go out while there is room; a ``whole`` one needs none.
+
+        ``taken`` bytes are about to leave.
+        """
         while self.queue and self.lasts > 0:
             message = self.queue[0]
-            room = max(self._capacity - len(self.out), 0)
+            room = max(self._capacity + taken - len(self.out), 0)
             if message is whole:
                 room = message.unsent
             n = int(min(room, self.lasts, message.unsent))
-            self.out += message.next(n)
-            self.lasts -= n
+            piece = message.next(n)
+            # (One line without a call: a signal handler may raise at a line or a call.)
+            self.out += piece; message.sent += n; self.lasts -= n  # noqa: E702  # fmt: skip
             if message.unsent:
                 break
-            self.queue.popleft().end()
+            message.end()
+            self.queue.popleft()
         if self.lasts <= 0:
             for line in (self, self.other):
                 line.end(_RESET, _RESET)
@@ -158,16 +162,20 @@ class _Line:
             message.end()
         self.move(message)
 
-    async def take(self, most: int) -> bytes:
-        """Return the next 1 to ``most`` bytes that are out."""
+    async def arrival(self) -> None:
+        """Return once bytes are out."""
         while not self.out:
             if self.ended is not None:
                 raise error_of(self.ended) if self.ended else anyio.EndOfStream
             await self.changed.next()
+
+    def take(self, most: int) -> bytes:
+        """Return the next 1 to ``most`` bytes that are out."""
         piece = bytes(self.out[: min(most, self._pieces or most)])
-        del self.out[: len(piece)]
-        self.move()
-        return piece
+        n = len(piece)
+        self.move(taken=n)
+        # (one line, as in `move`)
+        del self.out[:n]; return piece  # noqa: E702  # fmt: skip
 
 
 class MemoryStream(MessageStream, ByteStream):
@@ -253,7 +261,8 @@ class MemoryStream(MessageStream, ByteStream):
             raise ValueError(f"max_bytes must be a positive integer, not {max_bytes}")
         with self._receiving:
             await anyio.lowlevel.checkpoint()
-            return await self._in.take(max_bytes)
+            await self._in.arrival()
+        return self._in.take(max_bytes)  # (the end of the block may be interrupted)
 
     async def receive_into(self, buffer: Buffer) -> int:
         return await self._fill(buffer, whole=False)
@@ -262,22 +271,24 @@ class MemoryStream(MessageStream, ByteStream):
         await self._fill(buffer, whole=True)
 
     async def _fill(self, buffer: Buffer, *, whole: bool) -> int:
-        with self._receiving, pin_writable(buffer) as memory:
-            await anyio.lowlevel.checkpoint()
-            n = 0
-            try:
+        got: list[bytes] = []
+        try:
+            with self._receiving, pin_writable(buffer) as memory:
+                await anyio.lowlevel.checkpoint()
+                n = 0
                 while n < len(memory) and (whole or not n):
-                    piece = await self._in.take(len(memory) - n)
-                    fill(memory + n, memoryview(piece))
-                    n += len(piece)
-            except anyio.EndOfStream:
-                if n:
-                    raise IncompleteReceive(n, len(memory)) from None
-                raise
-            except BaseException:
-                self._in.out[:0] = content(memory, n)  # for the next receive
-                raise
-            return n
+                    await self._in.arrival()
+                    got.append(self._in.take(len(memory) - n))
+                    fill(memory + n, memoryview(got[-1]))
+                    n += len(got[-1])
+                return n
+        except anyio.EndOfStream:
+            if got:
+                raise IncompleteReceive(n, len(memory)) from None
+            raise
+        except BaseException:
+            self._in.out[:0] = b"".join(got)  # for the next receive
+            raise
 
     # -- the end ----------------------------------------------------------------------
 

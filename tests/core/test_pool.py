@@ -78,10 +78,32 @@ class TestFrames:
             (((0, 4),), "no bytes"),
             (((-1, 4),), "no bytes"),
             (((4,), "uint8", 0), "slots must be at least 1"),
+            (((4,), "foo"), "no dtype 'foo'"),
         ],
     )
     def test_nonsense_is_refused(self, arguments: Any, says: str) -> None:
         with pytest.raises(ValueError, match=says):
+            azc.FramePool(*arguments)
+
+    def test_numbers_of_numpy(self) -> None:
+        for shape in (np.int64(6), np.array([2, 3]), [np.uint8(6)]):
+            with azc.FramePool(shape, slots=np.int8(1)) as pool:  # type: ignore[arg-type]
+                assert pool.nbytes >= pool.frame_bytes == 6
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (((2.7, 3),), r"whole numbers, not \(2\.7, 3\) and 3"),
+            (("12",), "whole numbers, not '12' and 3"),
+            ((None,), "whole numbers, not None and 3"),
+            (((3,), "uint8", "3"), r"whole numbers, not \(3,\) and '3'"),
+            (((3,), "uint8", 2.5), r"whole numbers, not \(3,\) and 2\.5"),
+        ],
+    )
+    def test_what_is_no_whole_number_is_refused(
+        self, arguments: Any, says: str
+    ) -> None:
+        with pytest.raises(TypeError, match=says):
             azc.FramePool(*arguments)
 
     def test_more_than_there_is_is_refused(self) -> None:

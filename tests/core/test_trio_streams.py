@@ -187,17 +187,18 @@ ROOMS = ("trio_streams", "streams", *(f"_core.{n}" for n in ("sending", "receivi
 async def use_and_be_hit(lines: Lines) -> None:
     """Whichever line is interrupted, the stream stays usable and can be closed."""
     ours, theirs = await sockets()
-    received = b""
+    sent = received = b""
 
     async def use() -> None:
-        nonlocal received
+        nonlocal sent, received
         await ours.wait_send_all_might_not_block()
         await ours.send_all(b"before")
+        sent = b"before"
         received += await theirs.receive_some()
         await ours.send_eof()
         await ours.aclose()
 
-    with lines, contextlib.suppress(Interruption):
+    with contextlib.suppress(Interruption), lines:
         await use()
     with trio.fail_after(5):
         with contextlib.suppress(trio.ClosedResourceError):
@@ -209,12 +210,13 @@ async def use_and_be_hit(lines: Lines) -> None:
         await theirs.aclose()
     assert ours.fileno() == theirs.fileno() == -1
     assert received in (b"", b"before", b"beforeafter", b"after")
+    assert received.startswith(sent)
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 def test_an_exception_at_any_line() -> None:
-    lines = Lines(rooms=ROOMS)
+    lines = Lines(rooms=ROOMS, withs=True)
     trio.run(use_and_be_hit, lines)
     assert len(lines.seen) > 50
     for place in lines.seen:
-        trio.run(use_and_be_hit, Lines(place, ROOMS))
+        trio.run(use_and_be_hit, Lines(place, ROOMS, withs=True))

@@ -394,9 +394,7 @@ async def test_peer_that_breaks_the_rules(attack: str) -> None:
 
 
 @pytest.mark.parametrize("fds", [0, 1, 2])
-async def test_message_that_is_sent_again(
-    fds: int, comms: Comms
-) -> None:
+async def test_message_that_is_sent_again(fds: int, comms: Comms) -> None:
     """This holds without the pipe, and with too many fds.
 
     With the pipe, whose data ends in the middle, the receiver raises.

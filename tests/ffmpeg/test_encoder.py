@@ -6,6 +6,7 @@ by years.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -30,6 +31,7 @@ from ffmpegs import (
     seen,
 )
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
+from interruption import Interruption, Lines, shown
 from links import attempting, meanwhile, until
 from numpy.typing import NDArray
 
@@ -229,6 +231,28 @@ async def test_one_that_is_done_does_not_hang(pretend: Callable[[str], str]) -> 
         assert await encoder.receive() == b"film\n"
         with pytest.raises(FFmpegError, match="FFmpeg failed"):
             await encoder.receive()
+
+
+async def test_interrupted_receive_loses_nothing(
+    pretend: Callable[[str], str],
+) -> None:
+    done = pretend("cat >&2; echo film")
+
+    async def play(lines: Lines) -> bytes:
+        async with Encoder(SIZE, format="rawvideo", ffmpeg=done) as encoder:
+            await encoder.put(picture(0))
+            await encoder.finish()
+            await until(lambda: encoder.returncode is not None)
+            film = b""
+            with contextlib.suppress(Interruption), lines:
+                film = await encoder.receive()
+            return film + b"".join([chunk async for chunk in encoder])
+
+    lines = Lines(rooms=("ffmpeg.encoder",), withs=True)
+    assert await play(lines) == b"film\n"
+    for place in lines.seen:
+        hit = Lines(place, ("ffmpeg.encoder",), withs=True)
+        assert await play(hit) == b"film\n", shown(place)
 
 
 # ---- the end -----------------------------------------------------------------------

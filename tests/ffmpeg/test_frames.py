@@ -164,6 +164,12 @@ def test_bytes_with_a_size() -> None:
     assert to_rgb(white, (6, 4), bytearray(96), pix_fmt="rgba") == b"\xff" * 96
 
 
+def test_size_may_be_any_sequence() -> None:
+    size: Any = [6, 4]
+    planes = to_yuv420p(bytes(6 * 4 * 3), bytearray(36), size=size)
+    assert to_rgb(planes, size, bytearray(72)) == bytes(72)
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [

@@ -97,6 +97,20 @@ async def test_batch_is_one_array(tmp_path: Path) -> None:
                 del shaped
 
 
+async def test_no_array_of_python_objects(tmp_path: Path) -> None:
+    """Its items would be addresses that the producer chooses."""
+    async with ring_pair(tmp_path) as (producer, consumer):
+        async with producer.reserve(16) as slot:
+            with pytest.raises(ValueError, match="cannot be an array of object"):
+                slot.array("O", (2,))
+            slot.view[:] = b"x" * 16
+        with await consumer.receive_batch() as batch:
+            with pytest.raises(ValueError, match="cannot be an array of object"):
+                batch.array("O")
+            with pytest.raises(ValueError, match="OBJECT"):
+                batch[0].array("O")
+
+
 async def test_batch_that_is_no_array(tmp_path: Path) -> None:
     """A batch with several sizes, or of another shape."""
     async with ring_pair(tmp_path) as (producer, consumer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -50,9 +51,10 @@ def keeps_a_borrow(
 class Lines:
     """Notes the lines that a thread runs, or raises at one of them.
 
-    Only lines of the package's ``rooms`` count, and only while ``here()`` is true.  A
-    ``try:`` does not count: no signal's handler runs there, and a tracer's exception
-    there would pass by the blocks around it.
+    Only lines of the package's ``rooms`` count, and only while ``here()`` is true; with
+    ``withs``, also those of contextlib's functions that they call.  A ``try:`` does not
+    count: no signal's handler runs there, and a tracer's exception there would pass by
+    the blocks around it.
     """
 
     def __init__(
@@ -60,12 +62,14 @@ class Lines:
         at: Place | None = None,
         rooms: tuple[str, ...] = ("_core",),
         here: Callable[[], bool] = lambda: True,
+        withs: bool = False,
     ) -> None:
         self.seen: list[Place] = []
         self.armed = True
         self.at = at
         self._rooms = rooms
         self._here = here
+        self._withs = withs
         self._times: dict[tuple[str, int], int] = {}
         # Kept here: Python 3.11 may call the tracer again after dropping its reference,
         # if a finalizer runs and is interrupted while a call is about to be traced.
@@ -80,7 +84,10 @@ class Lines:
         sys.settrace(self._before)
 
     def _enter_frame(self, frame: FrameType, _event: str, _: object) -> Any:
-        package, _, name = frame.f_globals.get("__name__", "").partition(".")
+        module = frame.f_globals.get("__name__", "")
+        if self._withs and module == "contextlib" and frame.f_back:
+            module = frame.f_back.f_globals.get("__name__", "")
+        package, _, name = module.partition(".")
         is_ours = package == "aiozerocopy" and name.startswith(self._rooms)
         return self._in_frame if is_ours else None
 
@@ -97,6 +104,28 @@ class Lines:
 
     def hit(self) -> None:
         raise Interruption
+
+
+class HandedOver:
+    """A lock; once it is free, another thread makes a call before this one goes on."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._threads = [threading.Thread(target=call)]
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        is_free = self._depth == 0
+        self._lock.release()
+        if is_free and self._threads:
+            thread = self._threads.pop()
+            thread.start()
+            thread.join()
 
 
 def shown(place: Place) -> str:

@@ -17,6 +17,7 @@ from links import begun_in_thread
 
 from aiozerocopy import FramePool, StreamClosed, sync
 from aiozerocopy.ffmpeg import Audio, FFmpegError
+from aiozerocopy.sync._portal import _Call
 
 pytestmark = pytest.mark.skipif(not any(FOUND.values()), reason="needs FFmpeg")
 
@@ -64,6 +65,35 @@ def test_frame_after_frame(tmp_path: Path) -> None:
                 assert np.array_equal(got.array, made[number])
                 assert source.time == pytest.approx(number / 10)
         assert number == 19
+
+
+def test_frame_whose_receive_is_interrupted_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C may come when the portal has received the frame."""
+    path, made = tmp_path / "film.mkv", pictures(3)
+    wait = _Call._wait
+
+    def interrupted(call: _Call[Any]) -> None:
+        wait(call)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    def interrupt(film: sync.ffmpeg.Reader) -> None:
+        monkeypatch.setattr(_Call, "_wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            film.receive()
+
+    sync.ffmpeg.write(path, made, fps=10, codec="ffv1")
+    with sync.ffmpeg.Reader(path) as film:
+        for number in range(2):
+            interrupt(film)
+            with film.receive() as frame:
+                assert np.array_equal(frame.array, made[number])
+                assert frame.time == film.time == pytest.approx(number / 10)
+        interrupt(film)
+    with pytest.raises(StreamClosed):
+        film.receive()
 
 
 def test_picture_and_sound_from_two_threads(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
 import scripts
+from interruption import HandedOver
 from links import begun_in_thread
 
 from aiozerocopy import StreamClosed, sync
@@ -126,15 +127,15 @@ def test_record_that_came_late_goes_back_when_it_is_released(
     assert end() is None
 
 
+def interrupted(taken: Taken) -> None:
+    del taken
+    raise KeyboardInterrupt
+
+
 def test_record_that_is_lost_to_an_exception_comes_again(
     ends: tuple[sync.Ring, sync.Ring],
 ) -> None:
     """A signal handler may raise when the record has been made, but not returned."""
-
-    def interrupted(taken: Taken) -> None:
-        del taken
-        raise KeyboardInterrupt
-
     sender, receiver = ends
     sender.send(b"one")
     with pytest.raises(KeyboardInterrupt):
@@ -142,6 +143,42 @@ def test_record_that_is_lost_to_an_exception_comes_again(
     with receiver.receive() as record:
         assert bytes(record.view) == b"one"
     assert receiver.stats.records == 1
+
+
+def test_record_that_is_lost_comes_again_in_the_thread_that_is_next(
+    ends: tuple[sync.Ring, sync.Ring],
+) -> None:
+    sender, receiver = ends
+    got = []
+
+    def receive() -> None:
+        with receiver.receive() as record:
+            got.append(bytes(record.view))
+
+    sender.send(b"one")
+    sender.send(b"two")
+    receiver._turn = cast("Any", HandedOver(receive))
+    with pytest.raises(KeyboardInterrupt):
+        receiver._receive(1, interrupted)
+    receive()
+    assert got == [b"one", b"two"]
+
+
+def test_ctrl_c_ends_a_wait_for_the_turn(ends: tuple[sync.Ring, sync.Ring]) -> None:
+    """At once: a thread that receives may have its turn for ever."""
+    waits = []
+
+    class Turn:
+        def __enter__(self) -> None:
+            waits.append(self)
+            raise KeyboardInterrupt
+
+        def __exit__(self, *_: object) -> None: ...
+
+    ends[1]._turn = cast("Any", Turn())
+    with pytest.raises(KeyboardInterrupt):
+        ends[1].receive()
+    assert len(waits) == 1
 
 
 def test_no_batch_of_none(ends: tuple[sync.Ring, sync.Ring]) -> None:

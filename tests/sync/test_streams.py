@@ -14,7 +14,14 @@ from typing import Any, cast
 import anyio
 import pytest
 import scripts
-from interruption import Interruption, Lines, Place, is_exported, shown
+from interruption import (
+    HandedOver,
+    Interruption,
+    Lines,
+    Place,
+    is_exported,
+    shown,
+)
 from links import (
     BIG,
     EACH_WAY,
@@ -324,6 +331,29 @@ class TestCtrlC:
         """
         assert scripts.run(code) == "b'begun'\n"
 
+    def test_gives_bytes_back_before_another_thread_receives(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, other = sync.socketpair()
+        got = []
+
+        def receive() -> None:
+            got.append(other.receive(1))
+
+        def interrupted(call: Any) -> None:
+            other._waiter.run(call())
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        with one, other:
+            one.send(b"12")
+            other._turn = cast("Any", HandedOver(receive))
+            monkeypatch.setattr(other, "_run", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                other.receive(1)
+            receive()
+            assert got == [b"1", b"2"]
+
     def test_ends_what_the_portal_does(self) -> None:
         code = """
             from aiozerocopy import sync
@@ -379,6 +409,31 @@ class TestCtrlC:
 
 
 class TestProcesses:
+    def test_portal_whose_thread_does_not_start(self) -> None:
+        """Or whose start is interrupted: the next call goes on from there."""
+        code = """
+            from aiozerocopy import sync
+            start, fds = threading.Thread.start, []
+            def refused(thread):
+                raise RuntimeError("can't start new thread")
+            def interrupted(thread):
+                start(thread)
+                raise KeyboardInterrupt
+            for threading.Thread.start in (refused, refused, refused, interrupted):
+                try:
+                    sync.run(anyio.sleep, 0)
+                except (RuntimeError, KeyboardInterrupt) as error:
+                    assert error.__context__ is None
+                    fds.append(len(os.listdir("/proc/self/fd")))
+            threading.Thread.start = start
+            for _ in range(3):
+                sync.run(anyio.sleep, 0)
+            while threading.active_count() > 2:  # one ends at once
+                pass
+            print(fds == fds[:1] * 4, len(os.listdir("/proc/self/fd")) == fds[0])
+        """
+        assert scripts.run(code) == "True True\n"
+
     def test_child_of_a_fork_is_told_and_has_a_portal_of_its_own(self) -> None:
         code = """
             warnings.simplefilter("ignore", DeprecationWarning)  # threads, and a fork
@@ -484,17 +539,41 @@ def play(call: str, lines: Lines) -> list[str]:
     return complaints
 
 
+def play_with_a_file(call: str, lines: Lines) -> list[str]:
+    """Do as `play`: a file and its bytes come with this call, or with the next."""
+    one, other = sync.socketpair()
+    one.send_fds(b"before", [0])
+    data, fds = b"", []
+    try:
+        with lines:
+            received = getattr(other, call)(10, 1)
+        data, fds = received
+    except Interruption:
+        pass
+    one.send(b"after")
+    one.close()
+    with other, contextlib.suppress(anyio.EndOfStream):
+        while True:
+            more, others = other.receive_fds(10, 1)
+            data += more
+            fds += others
+    for fd in fds:
+        os.close(fd)
+    return [] if (data, len(fds)) == (b"beforeafter", 1) else [f"{data!r}, {fds}"]
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.filterwarnings("ignore:.*never awaited")  # interrupted before it began
-@pytest.mark.parametrize("call", ["send", "put", "receive"])
+@pytest.mark.parametrize("call", ["send", "put", "receive", "receive_fds"])
 def test_signal_at_any_line(call: str) -> None:
+    played = play_with_a_file if call == "receive_fds" else play
     lines = Lines(None, ROOMS)
-    assert not play(call, lines)
+    assert not played(call, lines)
     found: dict[Place, list[str]] = {}
     for place in dict.fromkeys(lines.seen):
         if linecache.getline(*place[:2]).lstrip().startswith("with self."):
             continue  # a tracer is called before the release, a handler is not
-        if complaints := play(call, Lines(place, ROOMS)):
+        if complaints := played(call, Lines(place, ROOMS)):
             found[place] = complaints
         if len(found) > 5:
             break
