@@ -1,13 +1,29 @@
-"""A client that connects again: frames from a server, through lost connections."""
+"""A client that connects again: frames from a server, through lost connections.
+
+The states of a client, and what ends each
+    apart     there is no stream: until `_retry_at`, then it connects
+    unknown   no frame has come yet: until one comes.  If the calls have waited for
+              `_patience` seconds, or the connection is lost, it asks what kind of
+              server this is
+    known     a frame has come, or the question was answered: the connection is lost
+              when the calls have waited for ``idle_timeout`` seconds
+    closed    for good
+A call of `receive` may be cancelled in any state, and the next one goes on from there:
+so the pause has a time of its end, the silence of a server is counted from call to call
+(`_Silence`), and a question counts only once it is answered.  An attempt to connect, or
+a question, that was cut off begins anew.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import math
 import os
 import random
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import anyio
 from anyio.abc import AsyncResource
 
+from aiozerocopy._core.borrows import and_end
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.lifetime import Ready
 from aiozerocopy._net.admission import REFUSED, tokens_of
@@ -24,6 +41,7 @@ from aiozerocopy._net.admission import present_token as present_token
 from aiozerocopy._net.connecting import (
     DEAD_AFTER,
     bracketed,
+    check_hook,
     check_port,
     check_seconds,
     connect_tcp,
@@ -43,7 +61,7 @@ from aiozerocopy.framing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Iterator
 
     from anyio.abc import ByteStream
     from typing_extensions import Self
@@ -67,6 +85,7 @@ LONGEST_WAIT = 10.0
 JITTER = 0.5  # the largest part that is left out
 
 SILENCE = 0.4  # seconds without a first frame until we ask what kind of server it is
+LOOK = 0.01  # seconds that a call waits at least, for what came between two calls
 
 # What is wrong, by the `Obstacle` that `greeting` found.  The last two are for clients
 # with a token.
@@ -230,6 +249,43 @@ async def _connect(host: str, port: int | None, dead_after: float | None) -> Str
     return await connect_tcp(host, port, dead_after=dead_after)
 
 
+class _Silence:
+    """Counts the seconds for which calls have waited for a server's next frame.
+
+    The time between two calls does not count, as nobody looks then, nor does the wait
+    for a slot of the client's own pool.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: float = 0.0
+        self._scope = anyio.CancelScope()
+
+    async def wait(
+        self, receiver: FrameReceiver, limit: float | None
+    ) -> ReceivedFrame | None:
+        """Return the next frame; None if there is silence for ``limit`` seconds."""
+        left = None if limit is None else max(limit - self.seconds, LOOK)
+        began = time.monotonic()
+        try:
+            with anyio.move_on_after(left) as self._scope:
+                return await receiver.receive()
+        finally:
+            self.seconds += time.monotonic() - began
+        return None
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Do not count the time in this block."""
+        began = time.monotonic()
+        left = self._scope.deadline - anyio.current_time()
+        self._scope.deadline = math.inf
+        try:
+            yield
+        finally:
+            self.seconds -= time.monotonic() - began
+        self._scope.deadline = anyio.current_time() + left
+
+
 class FrameClient(Ready, AsyncResource):
     """Frames from a server, through lost connections: ``async for frame in client``.
 
@@ -239,15 +295,16 @@ class FrameClient(Ready, AsyncResource):
     the server sends meanwhile: ``stats`` counts these gaps.  A sequence that begins
     anew is no gap: the server was restarted.
 
-    ``on_event(event, detail)`` is called for "connected", "lost", "waiting", "gap" and
-    "silent".  Without it the first failure in a row is logged.
+    ``on_event(event, detail)``, a plain function, is called for "connected", "lost",
+    "waiting", "gap" and "silent".  Without it the first failure in a row is logged.
 
     A connection counts as lost if no frame comes for ``idle_timeout`` seconds, or if a
-    frame takes too long (``frame_timeout``, see `FrameReceiver`).
+    frame takes too long (``frame_timeout``, see `FrameReceiver`).  Waiting for a slot
+    of the ``pool`` does not count.
 
     Without ``reconnect`` there is one attempt, and the frames end with the stream.
-    With ``connect_within`` the last error is raised if no connection could be made, or
-    kept, for that many seconds.
+    With ``connect_within`` the last error is raised if for that many seconds no frame
+    came, and no connection could be made, or kept as long as that.
 
     Use it with ``async with``, which closes the stream at the end.
     """
@@ -265,8 +322,8 @@ class FrameClient(Ready, AsyncResource):
         frame_timeout: float | None = FRAME_TIMEOUT,
     ) -> None:
         check_seconds(idle_timeout=idle_timeout, connect_within=connect_within)
-        if on_event is not None and not callable(on_event):
-            raise TypeError(f"on_event must be a function, not {on_event!r}")
+        FrameReceiver._check(pool, max_bytes, frame_timeout)
+        check_hook(on_event)
         self._within = connect_within
         self._idle_timeout = idle_timeout
         self._new_receiver = partial(
@@ -278,12 +335,16 @@ class FrameClient(Ready, AsyncResource):
         self._on_event = on_event
         self._stream: ByteStream | None = None
         self._receiver: FrameReceiver | None = None
+        self._is_busy = False  # a task receives
         self._failed = 0  # attempts in a row
         self._failing_since: float | None = None
+        self._retry_at = -math.inf
         self._connected_at = 0.0
+        self._silence = _Silence()
+        self._patience = SILENCE
         self._place = "the server"
         self._ask: Callable[[str], Awaitable[str | None]] | None = None
-        self._is_known = False  # True: a frame has come, or the server was asked
+        self._is_known = False  # True: a frame has come, or the question was answered
         self._obstacle: str | None = None  # a key of _REASONS, once it was raised
         self._expected: int | None = None
         self._connecting = anyio.CancelScope()
@@ -292,15 +353,27 @@ class FrameClient(Ready, AsyncResource):
     async def receive(self) -> ReceivedFrame:
         """Return the next frame; connect first, as often as it takes.
 
-        A cancelled call loses nothing.
+        One task at a time may receive.  A cancelled call loses no frame, and its pauses
+        and limits go on in the next call.  An attempt to connect, or to find out why no
+        frame comes, begins anew: let some calls wait for a few seconds.
 
         Raises:
             StreamClosed: the client was closed.
+            BusyResourceError: another task is receiving.
             TokenRefused, ssl.SSLError, FrameError: the server does not fit this client;
                 another attempt would not help.
             OSError, EndOfStream, ...: the connection failed or ended, and the client
                 must not connect again, or ``connect_within`` is over.
         """
+        if self._is_busy:
+            raise anyio.BusyResourceError("reading from")
+        return await and_end(self._receive_alone, self._end_receive)
+
+    def _end_receive(self) -> None:
+        self._is_busy = False
+
+    async def _receive_alone(self) -> ReceivedFrame:
+        self._is_busy = True
         while True:
             if self._closed:
                 raise StreamClosed("the client was closed")
@@ -316,31 +389,34 @@ class FrameClient(Ready, AsyncResource):
             frame = await self._next_frame(receiver)
         except (*_LOST, anyio.ClosedResourceError) as error:
             await self._drop_stream()
-            if anyio.current_time() - self._connected_at > SILENCE:
+            if anyio.current_time() - self._connected_at >= (self._within or 0):
                 self._failing_since = None
             if not self._closed:
+                is_last = self._count_failure(error)
                 await self._look_for_obstacle()
-                if self._count_failure(error):
+                if is_last:
                     raise
             return None
         except FrameError:
             await self._drop_stream()
             raise
         self._failed, self._failing_since, self._is_known = 0, None, True
+        self._silence.seconds = 0.0
         self._count(frame.sequence)
         return frame
 
     async def _next_frame(self, receiver: FrameReceiver) -> ReceivedFrame:
-        if not self._is_known:
-            with anyio.move_on_after(SILENCE):
-                return await receiver.receive()
+        limit, patience = self._idle_timeout, self._patience
+        if not self._is_known and (limit is None or patience < limit):
+            if (frame := await self._silence.wait(receiver, patience)) is not None:
+                return frame
+            self._patience *= FACTOR  # (for the next question, if this is cut off)
             await self._look_for_obstacle()
-            self._tell("silent", SILENCE)
-        with anyio.move_on_after(self._idle_timeout):
-            return await receiver.receive()
-        raise TimeoutError(
-            f"no frame came for {self._idle_timeout:g} seconds (idle_timeout)"
-        )
+            self._tell("silent", patience)
+            self._silence.seconds = 0.0  # (a frame may have come meanwhile)
+        if (frame := await self._silence.wait(receiver, limit)) is not None:
+            return frame
+        raise TimeoutError(f"no frame came for {limit:g} seconds (idle_timeout)")
 
     async def _look_for_obstacle(self, refusal: str = "") -> None:
         """Find out once, before the first frame, what kind of server it is.
@@ -350,11 +426,12 @@ class FrameClient(Ready, AsyncResource):
         Raises:
             TokenRefused, WrongMagic: there is an obstacle, and it will stay.
         """
-        if self._is_known or self._ask is None:
+        if self._is_known:
             return
-        self._is_known = True
         with anyio.CancelScope() as self._connecting:
-            self._obstacle = await self._ask(refusal)
+            if self._ask is not None:
+                self._obstacle = await self._ask(refusal)
+            self._is_known = True
         if self._obstacle is None:
             return
         await self._drop_stream()
@@ -364,8 +441,10 @@ class FrameClient(Ready, AsyncResource):
     async def _reconnect(self) -> None:
         if self._failing_since is None:
             self._failing_since = anyio.current_time()
+        await self._drop_stream()  # (if an exception came between it and its receiver)
         if self._failed:
-            seconds = min(seconds_to_wait(self._failed - 1), self._seconds_left())
+            pause = max(0.0, self._retry_at - anyio.current_time())
+            seconds = min(pause, self._seconds_left())
             self._tell("waiting", seconds)
             await anyio.sleep(seconds)
         try:
@@ -378,21 +457,26 @@ class FrameClient(Ready, AsyncResource):
                 )
         except _LOST as error:
             self.stats.failures += 1
+            is_last = self._count_failure(error)
             if _came_after_connecting(error):
                 refused = isinstance(error, TokenRefused)
                 await self._look_for_obstacle(str(error) if refused else "")
-            if self._count_failure(error):
+            if is_last:
                 raise
             return
         assert self._stream is not None
         self._connected_at = anyio.current_time()
-        self._receiver = self._new_receiver(self._stream)
+        self._silence = _Silence()
+        receiver = self._new_receiver(self._stream)
+        receiver._waits_for_slot = self._silence.pause
+        self._receiver = receiver
         self._tell("connected", self.stats.connections)
         self.stats.connections += 1
 
     def _count_failure(self, error: Exception) -> bool:
         """Count a failure; return whether no further attempt may or should follow."""
         self._failed += 1
+        self._retry_at = anyio.current_time() + seconds_to_wait(self._failed - 1)
         if not self._reconnects or _is_for_good(error) or self._seconds_left() <= 0:
             return True
         self._tell("lost", error)

@@ -11,6 +11,7 @@ after the header's checksum and limits were checked.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -38,15 +39,17 @@ from aiozerocopy._net.frame_header import TruncatedFrame as TruncatedFrame
 from aiozerocopy._net.frame_header import UnknownVersion as UnknownVersion
 from aiozerocopy._net.frame_header import WrongMagic as WrongMagic
 from aiozerocopy._net.frame_header import describe as describe
+from aiozerocopy.pool import FramePool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from anyio.abc import ByteReceiveStream, ByteSendStream
 
     from aiozerocopy._core.batches import Source
     from aiozerocopy._core.leases import AnyBuffer
-    from aiozerocopy.pool import Frame, FramePool
+    from aiozerocopy.pool import Frame
 
     Memory = bytearray | memoryview
 
@@ -89,6 +92,7 @@ class FrameSender:
                 nothing was sent.
             StreamBroken, StreamClosed: as the stream's own ``send``.
         """
+        metadata = bytes(memoryview(metadata))
         header = FrameHeader.of(
             frame, self.sequence, timestamp_ns, pixel_format, key, metadata
         )
@@ -148,8 +152,7 @@ class FrameReceiver(Receives["ReceivedFrame"]):
         *,
         frame_timeout: float | None = FRAME_TIMEOUT,
     ) -> None:
-        check_seconds(frame_timeout=frame_timeout)
-        check_counts(0, max_bytes=max_bytes)
+        self._check(pool, max_bytes, frame_timeout)
         self._timeout = frame_timeout
         self._stream: Source = exact_receiver(stream)
         self._pool = pool
@@ -157,6 +160,19 @@ class FrameReceiver(Receives["ReceivedFrame"]):
         self._head = bytearray(HEADER_SIZE)
         self._failure: Failure[FrameError] | None = None
         self._is_busy = False  # a task receives
+        self._waits_for_slot: Callable[[], AbstractContextManager[object]] = nullcontext
+
+    @staticmethod
+    def _check(
+        pool: FramePool | None, max_bytes: int, frame_timeout: float | None
+    ) -> None:
+        """Raises: TypeError, ValueError: one of a receiver's options cannot be used."""
+        check_seconds(frame_timeout=frame_timeout)
+        check_counts(0, max_bytes=max_bytes)
+        if max_bytes is None:
+            raise TypeError("max_bytes must be a whole number, not None")
+        if pool is not None and not isinstance(pool, FramePool):
+            raise TypeError(f"pool must be a FramePool or None, not {pool!r}")
 
     async def receive(self, into: AnyBuffer | None = None) -> ReceivedFrame:
         """Return the next frame; with ``into`` its payload is received there.
@@ -197,7 +213,8 @@ class FrameReceiver(Receives["ReceivedFrame"]):
             metadata = bytearray(header.metadata_length)
             await self._fill(metadata, come, header)
             if self._pool and into is None:
-                slot = await self._pool.acquire()
+                with self._waits_for_slot():
+                    slot = await self._pool.acquire()
             view = _payload_view(header.payload_length, into, slot)
             await self._fill(view, come, header)
             frame = ReceivedFrame(header, bytes(metadata), view, slot)

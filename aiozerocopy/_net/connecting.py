@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import ipaddress
 import itertools
 import os
@@ -145,6 +146,25 @@ def check_counts(least: int, **counts: int | None) -> None:
             raise TypeError(f"{name} must be a whole number, not {count!r}")
         if count < least:
             raise ValueError(f"{name} must be at least {least}, not {count}")
+
+
+def check_hook(on_event: object) -> None:
+    """Raises: TypeError: it is neither a plain function nor None."""
+    if on_event is None:
+        return
+    if not callable(on_event):
+        raise TypeError(f"on_event must be a function, not {on_event!r}")
+    if is_async(on_event):
+        raise TypeError(
+            f"on_event must be a plain function, not the async {on_event!r}: nobody "
+            "would await it"
+        )
+
+
+def is_async(function: object) -> bool:
+    """Is the function, or the ``__call__`` of an object, async?"""
+    call = getattr(function, "__call__", None)  # noqa: B004 - of an object, its method
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def limit_silence(sock: socket.socket, seconds: float | None) -> None:

@@ -21,6 +21,7 @@ from aiozerocopy._core.change import Change
 from aiozerocopy._core.errors import StreamBroken
 from aiozerocopy._core.failure import Failure
 from aiozerocopy._core.to_all import Seat
+from aiozerocopy._net.connecting import check_counts, check_hook, check_seconds
 from aiozerocopy._net.foreign_streams import drop_stream, whole_sender
 from aiozerocopy.broadcast.frame_queue import FrameQueue
 
@@ -84,8 +85,9 @@ class Client:
             raise ValueError(
                 f"policy must be one of {', '.join(LIMITS)}, not {policy!r}"
             )
-        if limit is not None and limit < 1:
-            raise ValueError(f"limit must be positive, not {limit}")
+        check_counts(1, limit=limit)
+        check_seconds(deadline=deadline)
+        check_hook(on_event)
         self.policy = policy
         self.encode = encode
         self._failure: Failure[Exception] | None = None  # why it was disconnected

@@ -13,7 +13,6 @@ The states of a frame in a `SlowEncoding`
 
 from __future__ import annotations
 
-import inspect
 import logging
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -339,9 +338,3 @@ class SlowEncoding(Encoding):
     def is_over(self) -> bool:
         """Always False: `run` removes itself."""
         return False
-
-
-def is_slow(encode: Encode) -> bool:
-    """Is the encoder an async function, or called as one?"""
-    call = getattr(encode, "__call__", None)  # noqa: B004 - of an object, its method
-    return inspect.iscoroutinefunction(encode) or inspect.iscoroutinefunction(call)

@@ -12,9 +12,10 @@ from aiozerocopy._core.change import Turns, in_turn
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.pins import copy_into
 from aiozerocopy._net.block import Block
+from aiozerocopy._net.connecting import is_async
 from aiozerocopy.broadcast.clients import FedClient
 from aiozerocopy.broadcast.direct_client import DirectClient
-from aiozerocopy.broadcast.encodings import Burst, Encoding, SlowEncoding, is_slow
+from aiozerocopy.broadcast.encodings import Burst, Encoding, SlowEncoding
 from aiozerocopy.broadcast.published import Published
 from aiozerocopy.framing import FrameHeader, fresh
 from aiozerocopy.pool import Frame, FramePool
@@ -106,8 +107,8 @@ class Broadcast(Block):
         whenever it is done with another.  Its clients miss the frames between, unless
         one of them has the policy "block": then `publish` waits for the encoder.
 
-        ``on_event(client, event, sequence)`` is called when a frame was "sent" or
-        "dropped", and when the client was "closed".
+        ``on_event(client, event, sequence)``, a plain function, is called when a frame
+        was "sent" or "dropped", and when the client was "closed".
 
         The stream is borrowed until `Client.wait_closed` returns; you may send on it
         too, between two frames.  A stream that is not a `SendStream` is fed by
@@ -115,7 +116,8 @@ class Broadcast(Block):
 
         Raises:
             StreamClosed: the stream, or this broadcast, is closed.
-            ValueError: an unknown policy, a limit below one.
+            TypeError, ValueError: an unknown policy, a limit below one, a deadline that
+                is not above 0, or an ``on_event`` that is not a plain function.
             RuntimeError: an async encoder, without the ``async with`` of the broadcast.
         """
         if self._closed:
@@ -136,7 +138,7 @@ class Broadcast(Block):
         found = self._encodings.get(encode)
         if found is not None:
             return found
-        kind = SlowEncoding if is_slow(encode) else Encoding
+        kind = SlowEncoding if is_async(encode) else Encoding
         made = kind(encode, self._burst)
         if isinstance(made, SlowEncoding):
             self._start_soon(partial(self._run, made), "an async encoder")
@@ -201,6 +203,7 @@ class Broadcast(Block):
         await self._burst.add(0)
         if self._closed:
             raise StreamClosed("the broadcast is closed")
+        metadata = bytes(memoryview(metadata))
         header = FrameHeader.of(
             frame, self.sequence, timestamp_ns, pixel_format, key, metadata
         )

@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary
 import anyio
 
 from aiozerocopy._net.admission import Crowd
+from aiozerocopy._net.connecting import is_async
 from aiozerocopy._net.foreign_streams import drop_stream
-from aiozerocopy.broadcast.encodings import is_slow
 from aiozerocopy.web import jpeg
 from aiozerocopy.web.codecs import CODECS
 from aiozerocopy.web.encoders import find_encoders
@@ -319,4 +319,4 @@ def wrapped(encode: Encode, wrap: Wrap) -> Encode:
     async def slowly(frame: Published) -> Any:
         return wrap(await make(frame))
 
-    return slowly if is_slow(encode) else at_once
+    return slowly if is_async(encode) else at_once

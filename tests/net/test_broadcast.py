@@ -158,8 +158,21 @@ async def test_frames_that_cannot_travel(studio: Studio) -> None:
     for bad in (picture(1)[::2], "text", np.zeros(1, "O")):
         with pytest.raises((TypeError, BufferError)):
             await studio.hub.publish(bad)
+    for bad in ("text", 3):
+        with pytest.raises(TypeError, match="bytes-like"):
+            await studio.hub.publish(picture(1), metadata=bad)
     await studio.publish(3)
     assert await viewer.receive() == (0, 3)
+
+
+@pytest.mark.every_loop
+async def test_metadata_of_any_memory_travels_as_its_bytes(studio: Studio) -> None:
+    viewer = studio.viewer()
+    metadata: Any = np.arange(3, dtype="<i4")
+    await studio.hub.publish(picture(1), metadata=metadata)
+    await studio.publish(2)
+    assert (await viewer.receiver.receive()).metadata == metadata.tobytes()
+    assert await viewer.receive() == (1, 2)
 
 
 # ---- in step with other senders ---------------------------------------------------
@@ -350,13 +363,27 @@ async def test_disconnect_after_a_deadline(studio: Studio, policy: str) -> None:
     assert isinstance(viewer.client.error, ClientTooSlow)
 
 
+async def hook_that_nobody_awaits(_client: Client, _event: str, _: int) -> None:
+    """Do nothing: it is never called."""
+
+
 @pytest.mark.parametrize(
-    "options", [{"policy": "newest"}, {"limit": 0}, {"policy": "block", "limit": -1}]
+    ("options", "says"),
+    [
+        ({"policy": "newest"}, "policy must be one of"),
+        ({"limit": 0}, "limit must be at least 1, not 0"),
+        ({"policy": "block", "limit": -1}, "limit must be at least 1, not -1"),
+        ({"limit": 1.5}, "limit must be a whole number, not 1.5"),
+        ({"deadline": "5"}, "deadline must be a number of seconds, or None, not '5'"),
+        ({"deadline": -1}, "deadline must be above 0 seconds"),
+        ({"on_event": 3}, "on_event must be a function, not 3"),
+        ({"on_event": hook_that_nobody_awaits}, "on_event must be a plain function"),
+    ],
 )
-async def test_bad_options(studio: Studio, options: dict[str, Any]) -> None:
+async def test_bad_options(studio: Studio, options: dict[str, Any], says: str) -> None:
     near, far = azc.socketpair()
     async with near, far:
-        with pytest.raises(ValueError, match=r"policy|limit"):
+        with pytest.raises((TypeError, ValueError), match=says):
             studio.hub.attach(near, **options)
     assert studio.hub.clients == ()
 

@@ -245,6 +245,134 @@ async def test_server_that_falls_silent(option: str) -> None:
     assert option in str(why)
 
 
+@pytest.mark.every_loop
+async def test_waiting_for_a_slot_of_its_own_is_no_silence() -> None:
+    """Each frame has come, but the program keeps the slot for longer than the limit."""
+    limit = 0.3
+    server = Server(frames(0, 1, 2, then=stay))
+    with FramePool(10, slots=1) as pool:
+        client = FrameClient(server.connect, pool=pool, idle_timeout=limit)
+        async with client:
+            frame = await client.receive()
+            for number in (1, 2):
+                async with attempting(client.receive) as receiving:
+                    await until(lambda: pool.stats.waited == number)  # noqa: B023
+                    await anyio.sleep(limit + 0.1)  # (a limit that ran has ended first)
+                    frame.release()
+                frame = receiving.result
+                assert frame.sequence == number
+            frame.release()
+        assert client.stats.connections == 1
+    server.close()
+
+
+# ---- calls that are cancelled -------------------------------------------------------
+
+
+async def receive_in_pieces(client: FrameClient, is_over: Callable[[], object]) -> None:
+    """Receive for a moment, again and again, without a frame."""
+    with anyio.fail_after(10):
+        while not is_over():
+            with anyio.move_on_after(0.02):
+                await client.receive()
+
+
+@pytest.mark.every_loop
+async def test_a_pause_goes_on_in_the_next_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "FIRST_WAIT", 0.2)
+    monkeypatch.setattr(module, "JITTER", 0)
+    server = Server(ConnectionRefusedError("nobody there"), frames(then=stay))
+    async with FrameClient(server.connect) as client:
+        await receive_in_pieces(client, lambda: client.stats.connections)
+    server.close()
+
+
+@pytest.mark.every_loop
+@pytest.mark.usefixtures("at_once")
+async def test_silence_is_counted_from_call_to_call() -> None:
+    server = Server(frames(0, then=stay), frames(then=stay))
+    async with FrameClient(server.connect, idle_timeout=0.2) as client:
+        await client.receive()
+        await receive_in_pieces(client, lambda: client.stats.connections == 2)
+    server.close()
+
+
+@pytest.mark.every_loop
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("script", [frames(then=stay), frames(then=end)])
+async def test_a_question_that_was_cut_off_is_asked_again(script: Any) -> None:
+    """A silent server, and one that has closed the connection without a frame."""
+    asked: list[str] = []
+
+    async def ask(refusal: str) -> str:
+        asked.append(refusal)
+        if len(asked) == 1:
+            await anyio.sleep_forever()
+        return "web"
+
+    server = Server(script, script)
+    async with FrameClient(server.connect) as client:
+        client._ask = ask
+        async with cut_short(client.receive):
+            await until(lambda: asked)
+        with anyio.fail_after(10), pytest.raises(WrongMagic, match="for browsers"):
+            await client.receive()
+    assert len(asked) == 2
+    server.close()
+
+
+@pytest.mark.every_loop
+async def test_the_server_is_asked_even_if_calls_are_short() -> None:
+    async def ask(_refusal: str) -> str:
+        await anyio.lowlevel.checkpoint()
+        return "web"
+
+    server = Server(frames(then=stay))
+    async with FrameClient(server.connect) as client:
+        client._ask = ask
+        with pytest.raises(WrongMagic, match="for browsers"):
+            await receive_in_pieces(client, lambda: False)
+    server.close()
+
+
+@pytest.mark.every_loop
+async def test_a_second_task_is_refused_even_while_it_connects() -> None:
+    server = Server(frames(0, then=stay))
+    may_connect = anyio.Event()
+
+    async def connect() -> azc.Stream:
+        await may_connect.wait()
+        return await server.connect()
+
+    async with FrameClient(connect) as client:
+        async with cut_short(client.receive):
+            await others_wait()
+        async with attempting(client.receive) as first:
+            await others_wait()
+            with pytest.raises(anyio.BusyResourceError):
+                await client.receive()
+            may_connect.set()
+        assert first.result.sequence == 0
+    assert client.stats.connections == 1
+    server.close()
+
+
+async def test_a_stream_that_got_no_receiver_is_closed() -> None:
+    """As if a signal handler had raised just after connecting."""
+    server = Server(frames(0, then=stay), frames(1, then=stay))
+    async with FrameClient(server.connect) as client:
+        make, client._new_receiver = client._new_receiver, lambda _: 1 / 0  # type: ignore[assignment]
+        with pytest.raises(ZeroDivisionError):
+            await client.receive()
+        client._new_receiver = make
+        assert (await client.receive()).sequence == 1
+        with pytest.raises(anyio.BrokenResourceError):
+            await server.streams[0].send(b"is anybody there?")
+    server.close()
+
+
 # ---- over TCP -----------------------------------------------------------------------
 
 
@@ -410,6 +538,25 @@ async def test_the_first_failure_is_logged_and_the_last_raised(
     assert "Connection refused" in said
 
 
+@pytest.mark.every_loop
+@pytest.mark.usefixtures("at_once")
+async def test_connections_that_bring_nothing_are_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A proxy without a backend accepts each connection, and closes it later."""
+    monkeypatch.setattr(module, "SILENCE", 0.0)  # (less than each connection lasts)
+
+    async def connect() -> azc.Stream:
+        near, far = azc.socketpair()
+        near.abort()
+        return far
+
+    async with FrameClient(connect, connect_within=0.3) as client:
+        with anyio.fail_after(10), pytest.raises((anyio.EndOfStream, OSError)):
+            await client.receive()
+    assert client.stats.connections > 1
+
+
 async def test_an_attempt_that_takes_too_long() -> None:
     client = FrameClient(anyio.sleep_forever, connect_within=0.1)  # type: ignore[arg-type]
     async with client:
@@ -434,6 +581,30 @@ async def test_strange_certificate(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -
             frame = await client.receive()
             assert np.array_equal(frame.array, np.arange(100_000, dtype="u2"))
         await server.aclose(0)
+
+
+async def hook_that_nobody_awaits(_event: str, _detail: Any) -> None:
+    """Do nothing: it is never called."""
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"on_event": 3}, "on_event must be a function, not 3"),
+        ({"on_event": hook_that_nobody_awaits}, "on_event must be a plain function"),
+        ({"max_bytes": None}, "max_bytes must be a whole number, not None"),
+        ({"max_bytes": "1M"}, "max_bytes must be a whole number"),
+        ({"max_bytes": -1}, "max_bytes must be at least 0"),
+        ({"pool": 3}, "pool must be a FramePool or None, not 3"),
+        ({"frame_timeout": -1}, "frame_timeout must be above 0"),
+        ({"idle_timeout": "5"}, "idle_timeout must be a number"),
+    ],
+)
+def test_options_are_checked_before_it_connects(
+    options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=says):
+        connect_frames("127.0.0.1:9000", **options)
 
 
 # ---- the examples -----------------------------------------------------------------

@@ -118,7 +118,7 @@ def test_short_header() -> None:
 def test_limit_is_the_receivers() -> None:
     stream: Any = None
     wrong: Any
-    for wrong, error in ((-1, ValueError), ("1M", TypeError)):
+    for wrong, error in ((-1, ValueError), ("1M", TypeError), (None, TypeError)):
         with pytest.raises(error, match=r"^max_bytes "):
             FrameReceiver(stream, max_bytes=wrong)
     assert FrameHeader.unpack(GOOD[:HEADER_SIZE], 12).payload_length == 12
@@ -337,6 +337,8 @@ async def test_what_cannot_be_sent_leaves_no_trace(ends: tuple[Any, Any]) -> Non
         (np.zeros(2, "O"), {}),
         (b"x", {"pixel_format": "x" * 17}),
         (b"x", {"metadata": bytes(65537)}),
+        (b"x", {"metadata": "text"}),
+        (b"x", {"metadata": 3}),
     ]
     for frame, options in bad:
         with pytest.raises((BufferError, TypeError, ValueError)):
@@ -344,6 +346,21 @@ async def test_what_cannot_be_sent_leaves_no_trace(ends: tuple[Any, Any]) -> Non
     await sender.send(b"good")
     received = await FrameReceiver(ends[1]).receive()
     assert (received.sequence, bytes(received.view)) == (0, b"good")
+
+
+@anyio_test
+@pytest.mark.every_loop
+async def test_metadata_of_any_memory_travels_as_its_bytes(
+    ends: tuple[Any, Any],
+) -> None:
+    sender, receiver = FrameSender(ends[0]), FrameReceiver(ends[1])
+    numbers = np.arange(3, dtype="<i4")
+    metadata: Any
+    for metadata in (numbers, numbers[::2], memoryview(b"bytes"), bytearray(b"bytes")):
+        await sender.send(b"frame", metadata=metadata)
+        received = await receiver.receive()
+        assert received.metadata == bytes(memoryview(metadata))
+        assert bytes(received.view) == b"frame"
 
 
 # ---- failures -----------------------------------------------------------------------
