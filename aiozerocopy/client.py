@@ -143,10 +143,10 @@ def connect_frames(
     An error that no further attempt can mend, such as a wrong token, is raised.
 
     Raises:
-        ValueError, TypeError: not an address, a token, or a time.
+        ValueError, TypeError: not an address, a token, a time, or a client's context.
     """
     check_seconds(timeout=timeout, dead_after=dead_after)
-    check_context(ssl_context)
+    check_context(ssl_context, server_side=False)
     host, port = place_of(address, port)
     has_token = bool(tokens_of(token))
     place = host if port is None else f"{bracketed(host)}:{port}"

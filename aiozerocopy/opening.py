@@ -118,8 +118,9 @@ def open_writer(
     "raise" it gets BusyResourceError.
 
     Raises:
-        TypeError: neither an fd nor an object that has one.
-        ValueError: a negative fd, a closed file, an unknown ``peer`` or ``concurrent``.
+        TypeError: neither an fd nor an object that has one, or a limit is no int.
+        ValueError: a negative fd or limit, a closed file, an unknown ``peer`` or
+            ``concurrent``.
         io.UnsupportedOperation: open for reading only, or not a stream of bytes.
         OSError: the fd is not open, or is a directory or an unconnected socket.
     """

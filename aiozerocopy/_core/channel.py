@@ -156,8 +156,6 @@ class Channel(OfOneProcess):
 
     def set_limit(self, nbytes: int) -> None:
         """Set how many bytes may be queued before `submit` returns BUSY."""
-        if nbytes < 0:
-            raise ValueError(f"queue_limit must be at least 0, not {nbytes}")
         check(lib.azc_set_limit(self.id, nbytes))
 
     def bind_port(self, port: Port, budget: int) -> None:

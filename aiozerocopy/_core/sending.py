@@ -20,9 +20,11 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, get_args
 
 import anyio
@@ -117,6 +119,18 @@ def _remember(failures: dict[Operation, None], operation: Operation) -> None:
         failures[operation] = None
 
 
+def _limit(nbytes: int, name: str) -> int:
+    """Return the number of bytes as C takes it.
+
+    Raises: TypeError, ValueError: it is no whole number, or negative.
+    """
+    if isinstance(nbytes, bool) or not isinstance(nbytes, Integral):
+        raise TypeError(f"{name} must be a whole number of bytes, not {nbytes!r}")
+    if nbytes < 0:
+        raise ValueError(f"{name} must be at least 0, not {nbytes}")
+    return min(int(nbytes), sys.maxsize)
+
+
 class SendStream(Bound, ByteSendStream):
     """The sending end of a pipe, FIFO, file, tty or socket.
 
@@ -139,9 +153,9 @@ class SendStream(Bound, ByteSendStream):
         if concurrent not in get_args(Concurrent):
             choices = " or ".join(map(repr, get_args(Concurrent)))
             raise ValueError(f"concurrent must be {choices}, not {concurrent!r}")
-        channel.set_limit(queue_limit)
+        channel.set_limit(_limit(queue_limit, "queue_limit"))
         self._out = channel
-        self._rescue_limit = rescue_limit
+        self._rescue_limit = _limit(rescue_limit, "rescue_limit")
         self._failures: dict[Operation, None] = {}  # (as an ordered set)
         self._eof = False
         self._is_exclusive = concurrent == "raise"

@@ -33,7 +33,7 @@ from weakref import WeakSet
 
 import anyio
 
-from aiozerocopy._core.errors import IncompleteReceive
+from aiozerocopy._core.errors import IncompleteReceive, StreamBroken
 from aiozerocopy._net.foreign_streams import exact_receiver
 from aiozerocopy._net.frame_header import MAGIC
 from aiozerocopy._net.tls import check_context, secure
@@ -264,7 +264,7 @@ class Admission:
     is_guarded: bool = False  # the handler asks for a token itself
 
     def __post_init__(self) -> None:
-        check_context(self.ssl_context)
+        check_context(self.ssl_context, server_side=True)
 
     @property
     def lacks(self) -> list[str]:
@@ -343,14 +343,17 @@ async def present_token(stream: ByteStream, token: str | bytes) -> None:
     Raises:
         TokenRefused: the server did not accept it.
         ValueError: it is empty, or has more than 1024 bytes.
-        StreamBroken, StreamClosed: as sending and receiving.
+        StreamBroken: the server left without an answer, as one that is full does.
+        StreamClosed: as sending and receiving.
     """
     (plain,) = tokens_of(token)
     await stream.send(_TOKEN.pack(_MAGIC, len(plain)) + plain)
     try:
         answer = await _read(stream, 1)
     except (anyio.EndOfStream, IncompleteReceive):
-        answer = b""
+        # (It is full, or restarts behind a proxy: no word about the token.)
+        text = "the server has closed the connection without an answer to the token"
+        raise StreamBroken(text) from None
     if answer == MAGIC[:1]:  # (the server sends frames already)
         raise TokenRefused("the server wants no token")
     if answer == _NO and await _is_over(stream):  # (a TLS alert begins with _NO, too)

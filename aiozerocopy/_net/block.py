@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -11,6 +12,26 @@ import anyio
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
     from typing_extensions import Self
+
+
+def must_end() -> bool:
+    """Return whether the CancelledError of a piece of work is meant for its task.
+
+    Ask this in the task of a block that did the work (a client's handler, an encoder),
+    outside the scope of this one piece.  It is meant for the task if a scope around the
+    task is cancelled: the block ends, or code around the block was cancelled, be it by
+    a scope or by asyncio's ``Task.cancel``.
+
+    Otherwise the work has awaited a future or a task that somebody has cancelled, or
+    somebody has cancelled the task in which it runs.  That concerns this piece of work:
+    if it got out of the task, anyio would cancel all others of the block, without a
+    word.  The exceptions cannot tell: all are a CancelledError, and if two reasons come
+    at once there is only one exception, of either.  So only the scopes are asked, and
+    a cancelled scope wins.
+
+    On trio only scopes cancel, by trio's own exception, and nothing need be asked.
+    """
+    return anyio.current_effective_deadline() == -math.inf
 
 
 class Block:

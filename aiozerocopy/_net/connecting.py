@@ -10,6 +10,7 @@ import errno
 import inspect
 import ipaddress
 import itertools
+import math
 import os
 import socket
 import sys
@@ -69,8 +70,10 @@ def connect_tcp(
             (TimeoutError); the text has host and port, and the addresses if several
             were tried, and the cause is the error of the only address, or an
             ExceptionGroup of all.
-        ValueError: an impossible port, or ``timeout`` or ``dead_after`` is not above 0.
+        TypeError, ValueError: an impossible host or port, or ``timeout`` or
+            ``dead_after`` is not above 0.
     """
+    check_host(host)
     check_port(port)
     check_seconds(timeout=timeout, dead_after=dead_after)
 
@@ -90,9 +93,17 @@ def connect_tcp(
     return Opening(connect())
 
 
+def check_host(host: str | None) -> None:
+    """Raises: TypeError: it is neither a name or address nor None."""
+    if host is not None and not isinstance(host, str):
+        raise TypeError(f"host must be a string, not {host!r}")
+
+
 def check_port(port: int) -> None:
-    """Raises: ValueError: no port has this number."""
-    if isinstance(port, int) and not 0 <= port <= LAST_PORT:
+    """Raises: TypeError, ValueError: no port has this number."""
+    if isinstance(port, bool) or not isinstance(port, Integral):
+        raise TypeError(f"port must be a whole number, not {port!r}")
+    if not 0 <= port <= LAST_PORT:
         raise ValueError(f"port must be from 0 to {LAST_PORT}, not {port}")
 
 
@@ -175,7 +186,7 @@ def limit_silence(sock: socket.socket, seconds: float | None) -> None:
     these are limited.  (TCP_USER_TIMEOUT would also cut off a peer that answers, but
     does not read.)
     """
-    if seconds is None:
+    if seconds is None or seconds == math.inf:
         return
     probes = 3
     pause = max(1, min(int(seconds / 5), 32767))

@@ -171,6 +171,8 @@ def listen_unix(
     listener = Listener(sock, path)
     try:
         sock.setblocking(False)
+        if not path:  # (Linux would choose a name)
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         if path[:1] in ("\0", b"\0"):
             sock.bind(path)
         else:

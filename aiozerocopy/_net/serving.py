@@ -9,6 +9,7 @@ memory into other user memory, and the handler gets a `tls.TLSStream`.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import os
@@ -20,6 +21,7 @@ import anyio
 import anyio.lowlevel
 
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken, StreamClosed
+from aiozerocopy._core.waiter import running_asyncio_loop
 from aiozerocopy._net.admission import (
     CONNECTIONS,
     Admission,
@@ -29,10 +31,11 @@ from aiozerocopy._net.admission import (
     Refusals,
     tokens_of,
 )
-from aiozerocopy._net.block import Service
+from aiozerocopy._net.block import Service, must_end
 from aiozerocopy._net.connecting import (
     DEAD_AFTER,
     check_counts,
+    check_host,
     check_port,
     check_seconds,
 )
@@ -109,12 +112,12 @@ def serve_tcp(
     ``concurrent`` as for `open_writer`.
 
     Raises:
-        TypeError, ValueError: the handler is not an async function, or a port, a limit
-            or a token is impossible.
+        TypeError, ValueError: the handler is not an async function, a host, a port, a
+            limit or a token is impossible, or ``ssl_context`` is a client's.
         OSError (when it is entered): listening failed; the text has host and port.
     """
+    check_host(host)
     check_port(port)
-    check_counts(0, port=port)
     check_seconds(idle_timeout=idle_timeout, dead_after=dead_after)
     check_counts(1, max_connections=max_connections, max_per_address=max_per_address)
     where = (host, port, BACKLOG, reuse_port)
@@ -185,9 +188,12 @@ class Server(Service):
     fails.  `serve_forever` serves until cancelled, in such a block or without one.
     Either way its addresses are logged to "aiozerocopy", at info level.
 
-    A client's stream is closed when its handler returns.  If the handler raises, the
-    stream is aborted, the error is logged to "aiozerocopy" (at debug level if the
-    client merely left), and the server goes on.
+    A client's stream is closed when its handler returns.  What was accepted goes out
+    first; a client that does not read it keeps its place until the ``idle_timeout``.
+
+    If the handler raises, the stream is aborted, the error is logged to "aiozerocopy"
+    (at debug level if the client merely left), and the server goes on.  So it does if
+    the handler awaited something of asyncio's that was cancelled.
     """
 
     def __init__(
@@ -281,18 +287,23 @@ class Server(Service):
         try:
             with self._handling:
                 async with anyio.create_task_group() as clients:
-                    with self._accepting:
-                        async with anyio.create_task_group() as accepting:
-                            if self._idle_timeout is not None:
-                                accepting.start_soon(
-                                    self._cancel_idle, self._idle_timeout
-                                )
-                            for listener in self._listeners:
-                                accepting.start_soon(self._accept, listener, clients)
-                            task_status.started()
-                    self._stop_listening()
+                    await self._accept_all(clients, task_status)
         finally:
             self._ended.set()
+
+    async def _accept_all(
+        self, clients: TaskGroup, task_status: TaskStatus[None]
+    ) -> None:
+        try:
+            with self._accepting:
+                async with anyio.create_task_group() as tasks:
+                    if self._idle_timeout is not None:
+                        tasks.start_soon(self._cancel_idle, self._idle_timeout)
+                    for listener in self._listeners:
+                        tasks.start_soon(self._accept, listener, clients)
+                    task_status.started()
+        finally:
+            self._stop_listening()
 
     async def _accept(self, listener: Listener, clients: TaskGroup) -> None:
         while True:
@@ -366,6 +377,11 @@ class Server(Service):
         except Exception as error:
             level = logging.DEBUG if _only_left(error) else logging.ERROR
             log.log(level, "the handler of a client failed", exc_info=True)
+        except asyncio.CancelledError:
+            if must_end():
+                raise
+            level = logging.DEBUG if _was_cancelled() else logging.ERROR
+            log.log(level, "the handler of a client was cancelled", exc_info=True)
         finally:
             connection.stream.abort()  # (nothing if it was closed)
             self._crowd.leave(connection.guest)
@@ -416,6 +432,15 @@ def _expect_coroutine_function(handler: object) -> None:
         f"the handler must be an async function of one stream, not {handler!r}: write "
         "async def handler(stream)"
     )
+
+
+def _was_cancelled() -> bool:
+    """Return whether somebody meant this very task, as asyncio does when it ends.
+
+    (Python 3.10 does not know.)
+    """
+    task = asyncio.current_task() if running_asyncio_loop() is not None else None
+    return bool(getattr(task, "cancelling", int)())
 
 
 def _only_left(error: BaseException) -> bool:

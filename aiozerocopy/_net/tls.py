@@ -190,7 +190,8 @@ class TLSStream(MessageStream, ByteStream):
 
     It sends and receives as `Stream` does: any number of tasks may send, a cancelled
     message goes out whole or not at all, and one task at a time may receive.
-    `aclose` waits up to ``patience`` seconds for the peer's close_notify.
+    `aclose` sends what was accepted, however long the peer takes to read it, and then
+    waits up to ``patience`` seconds for the peer's close_notify.
     """
 
     def __init__(self, stream: Stream, session: Session, patience: float) -> None:
@@ -518,11 +519,22 @@ class TLSStream(MessageStream, ByteStream):
         }
 
 
-def check_context(context: object) -> None:
-    """Raises: TypeError: it is neither a context nor None."""
-    if context is not None and not isinstance(context, ssl.SSLContext):
+def check_context(context: object, *, server_side: bool) -> None:
+    """Raises: TypeError, ValueError: it is no context of this side, nor None."""
+    if context is None:
+        return
+    if not isinstance(context, ssl.SSLContext):
         raise TypeError(
             f"ssl_context must be an ssl.SSLContext, or None, not {context!r}"
+        )
+    if server_side and context.protocol == ssl.PROTOCOL_TLS_CLIENT:
+        raise ValueError(
+            "ssl_context is for clients: write "
+            "ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)"
+        )
+    if not server_side and context.protocol == ssl.PROTOCOL_TLS_SERVER:
+        raise ValueError(
+            "ssl_context is for servers: write ssl.create_default_context()"
         )
 
 

@@ -13,6 +13,7 @@ The states of a frame in a `SlowEncoding`
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -22,6 +23,7 @@ import anyio.lowlevel
 
 from aiozerocopy._core.change import Change
 from aiozerocopy._core.waiter import current_waiter
+from aiozerocopy._net.block import must_end
 from aiozerocopy.broadcast.direct_client import (
     DirectClient,
     Lineup,
@@ -292,17 +294,21 @@ class SlowEncoding(Encoding):
 
     async def run(self) -> None:
         """Encode while there are clients."""
-        with self._scope:
-            try:
+        try:
+            with self._scope:
                 while self.clients:
                     if self._waiting:
                         await self._encode_next()
                     else:
                         self._set_idle()
                         await self._change.next()
-            finally:
-                self._waiting.drop_to(0)
-                self._set_idle()
+        except asyncio.CancelledError:
+            if must_end():
+                raise
+            self._fail(RuntimeError("the encoder, or what it awaited, was cancelled"))
+        finally:
+            self._waiting.drop_to(0)
+            self._set_idle()
 
     async def _encode_next(self) -> None:
         published = self._waiting.pop()

@@ -26,8 +26,9 @@ async def sendfile(
     It sends from ``offset`` on, ``count`` bytes or up to the file's end, and leaves the
     file's position behind the last byte sent, even if it fails.  The kernel moves the
     bytes, in a thread of ours; data written meanwhile follows them.  A file without an
-    fd, and any file under TLS, is read in pieces, unless ``fallback`` is false.  For a
-    transport that is not ours, its loop's ``sendfile`` is called.
+    fd, and any file under TLS, is read in pieces, unless ``fallback`` is false; if it
+    fails, the position is behind the last piece that was sent whole.  For a transport
+    that is not ours, its loop's ``sendfile`` is called.
 
     Raises:
         ConnectionError: the peer left.
@@ -106,6 +107,10 @@ async def _in_pieces(
         if not data:
             break
         transport.write(data)
-        await transport.drained()
+        try:
+            await transport.drained()
+        except OSError:  # (if this is cancelled, the piece goes out)
+            file.seek(offset + sent)
+            raise
         sent += len(data)
     return sent

@@ -134,7 +134,7 @@ class Server(asyncio.AbstractServer):
         self._loop = asyncio.get_running_loop()
         self._listeners: list[Listener] = []
         self._factory = (lambda: secure(factory())) if secure else factory
-        self._burst = backlog  # clients accepted before other callbacks run
+        self._burst = max(1, backlog)  # clients accepted before other callbacks run
         self._readiness = readiness_in(self._loop)
         self._clients: set[SocketTransport] = set()
         self._is_serving = False

@@ -239,15 +239,18 @@ def test_refused_with_these_arguments(ends: tuple[int, int], tmp_path: Path) -> 
         (azc.wrap_socket, ends[0], {}, OSError, "is not a socket"),
         (azc.open_writer, ends[1], nice, ValueError, peers),
         (azc.open_reader, ends[0], nice, ValueError, peers),
-        (azc.open_writer, ends[1], {"queue_limit": -1}, ValueError, "at least 0, not"),
     ]
+    for name in ("queue_limit", "rescue_limit"):
+        for value, kind in [(-1, ValueError), (1e8, TypeError), ("1M", TypeError)]:
+            says = f"^{name} must be .*, not {value!r}"
+            cases.append((azc.open_writer, ends[1], {name: value}, kind, says))
     for open_it, source, options, error, words in cases:
         with pytest.raises(error, match=words):
             open_it(source, **options)
     assert all(map(is_open, ends))
     for _, source, *_ in cases[2:4]:
         closed(source)
-    azc.open_writer(ends[1], queue_limit=0).abort()
+    azc.open_writer(ends[1], queue_limit=0, rescue_limit=1 << 70).abort()
 
 
 @pytest.mark.parametrize("peer", ["unknown", "reads", "untrusted"])

@@ -15,6 +15,7 @@ from anyio.streams.stapled import StapledByteStream
 from interruption import Interruption
 from links import attempt, attempting, meanwhile, others_wait, until
 from live import Live
+from transports import both_loops
 
 import aiozerocopy as azc
 from aiozerocopy._core import to_all
@@ -443,6 +444,32 @@ async def test_encoder_that_fails_costs_only_its_own_clients(slow: bool) -> None
             assert isinstance(bad.client.error, ZeroDivisionError)
             assert await good.receive() == (0, 1)
             await until(lambda: pool.stats.free == 1)
+
+
+@both_loops
+@pytest.mark.parametrize("at_the_end", [False, True])
+async def test_encoder_whose_future_somebody_cancels(at_the_end: bool) -> None:
+    """It costs only the encoder's own clients, also if the encoder is being stopped."""
+    awaited = asyncio.get_running_loop().create_future()
+    begun: list[int] = []
+
+    async def encode(published: Published) -> Sequence[Any]:
+        begun.append(published.sequence)
+        await awaited
+        return [published.view]
+
+    async with on_air() as studio:
+        bad = studio.viewer(encode=encode)
+        good = studio.viewer()
+        await studio.publish(1)
+        await until(lambda: begun == [0])
+        awaited.cancel()
+        if at_the_end:
+            studio.hub._encodings[encode].stop()
+        await bad.client.wait_closed()
+        assert "cancelled" in str(bad.client.error)
+        await studio.publish(2)
+        assert await good.numbers(2) == [1, 2]
 
 
 # ---- encoders that take their time --------------------------------------------------

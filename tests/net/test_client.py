@@ -504,6 +504,29 @@ async def test_what_would_never_heal_is_raised(
         await server.aclose(0)
 
 
+@pytest.mark.every_loop
+@pytest.mark.usefixtures("at_once")
+async def test_no_answer_to_the_token_is_no_refusal() -> None:
+    """A full server closes without a word, and so does a proxy without a server."""
+    tokens: list[bytes] = []
+
+    async def proxy(stream: azc.Stream) -> None:
+        greeting = await stream.receive()
+        if greeting.startswith(b"AZCT"):
+            tokens.append(greeting[6:])
+            if len(tokens) == 3:
+                await stream.send(b"\6")
+                await show(stream)
+
+    async with azc.serve_tcp(proxy) as server:
+        where = "127.0.0.1", server.port
+        async with connect_frames(*where, token="secret") as client:
+            assert bytes((await client.receive()).view) == b"frame"
+        assert client.stats.failures == 2
+        await server.aclose(0)
+    assert tokens == [b"secret"] * 3
+
+
 async def test_a_server_that_is_only_slow_is_waited_for() -> None:
     """The client asks, and the server is silent; then its first frame comes."""
     events: list[str] = []

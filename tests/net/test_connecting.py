@@ -8,6 +8,7 @@ import os
 import socket
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,23 @@ def test_number_that_no_port_has(port: int) -> None:
     ):
         with pytest.raises(ValueError, match=f"from 0 to 65535, not {port}$"):
             call()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("host", b"127.0.0.1", "host must be a string, not b'127.0.0.1'"),
+        ("host", 3, "host must be a string, not 3"),
+        ("port", None, "port must be a whole number, not None"),
+        ("port", "http", "port must be a whole number, not 'http'"),
+        ("port", 3.5, "port must be a whole number, not 3.5"),
+    ],
+)
+def test_host_and_port_of_another_type(name: str, value: Any, says: str) -> None:
+    where: Any = {"host": "127.0.0.1", "port": 1, name: value}
+    for call in (azc.connect_tcp, partial(azc.serve_tcp, _unused)):
+        with pytest.raises(TypeError, match=f"^{says}$"):
+            call(**where)
 
 
 async def _unused(stream: azc.Stream) -> None:

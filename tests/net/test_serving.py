@@ -1,5 +1,6 @@
 """TCP and Unix servers."""
 
+import asyncio
 import contextlib
 import errno
 import importlib.util
@@ -21,10 +22,12 @@ import pytest
 from accepting import Failing
 from anyio import EndOfStream
 from links import linux_only, meanwhile, until
+from transports import both_loops
 
 import aiozerocopy as azc
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._net import admission, listening, serving
+from aiozerocopy._net.foreign_streams import drop_stream
 from aiozerocopy.client import TokenRefused, open_stream, present_token
 from aiozerocopy.opening import Opening
 
@@ -235,6 +238,8 @@ async def test_handlers_are_cancelled_after_the_grace(grace: float) -> None:
     async with served(echo) as (server, stream):
         await ask(stream, b"hello")
         await server.aclose(grace)
+        with pytest.raises(ConnectionRefusedError):
+            await connect(server)
         await server.aclose(grace)
         assert server.connections == 0
         with pytest.raises(EndOfStream):
@@ -340,6 +345,78 @@ async def test_handler_that_raises(caplog: pytest.LogCaptureFixture) -> None:
     (record,) = logged(caplog, logging.ERROR)
     assert record.exc_info
     assert record.exc_info[0] is ZeroDivisionError
+
+
+@both_loops
+@pytest.mark.parametrize("whose", ["what it awaits", "its own"])
+async def test_cancel_in_a_handler_ends_only_that_client(
+    caplog: pytest.LogCaptureFixture, whose: str
+) -> None:
+    """asyncio's cancels; on trio only scopes cancel."""
+
+    async def serve(stream: azc.Stream) -> None:
+        async for data in stream:
+            if data == b"0":
+                awaited = asyncio.get_running_loop().create_future()
+                task = awaited if whose == "what it awaits" else asyncio.current_task()
+                assert task is not None
+                task.cancel()
+                await awaited
+            await stream.send(data)
+
+    caplog.set_level(logging.DEBUG, "aiozerocopy")
+    async with served(serve) as (server, good):
+        assert await ask(good, b"1") == b"1"
+        async with connect(server) as bad:
+            await bad.send(b"0")
+            with pytest.raises(EndOfStream):
+                await bad.receive()
+        assert await ask(good, b"2") == b"2"
+        async with connect(server) as other:
+            assert await ask(other, b"3") == b"3"
+    (level,) = [it.levelno for it in caplog.records if "cancelled" in it.msg]
+    assert level == (logging.ERROR if whose == "what it awaits" else logging.DEBUG)
+
+
+@both_loops
+@pytest.mark.parametrize("ends", ["scope", "task", "all tasks"])
+async def test_cancel_of_a_server_and_of_what_its_handler_awaits(
+    caplog: pytest.LogCaptureFixture, ends: str
+) -> None:
+    """Both at once: the server ends, and no handler counts as failed."""
+    awaited = asyncio.get_running_loop().create_future()
+    handlers: list[asyncio.Task[Any] | None] = []
+
+    async def wait(_stream: azc.Stream) -> None:
+        handlers.append(asyncio.current_task())
+        await awaited
+
+    async def serve() -> None:
+        with scope:
+            await server.serve_forever()
+
+    scope = anyio.CancelScope()
+    server = azc.serve_tcp(wait)
+    serving = asyncio.ensure_future(serve())
+    await until(lambda: server.addresses != [])
+    async with connect(server) as stream:
+        await until(lambda: handlers != [])
+        if ends == "scope":
+            awaited.cancel()
+            scope.cancel()
+        elif ends == "task":
+            serving.cancel()
+        else:  # as asyncio.run does at its end
+            for task in (*handlers, serving):
+                assert task is not None
+                task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+        assert serving.cancelled() == (ends != "scope")
+        assert server.connections == 0
+        with pytest.raises(EndOfStream):
+            await stream.receive()
+    assert logged(caplog, logging.ERROR) == []
 
 
 @pytest.mark.every_loop
@@ -684,6 +761,35 @@ async def test_idle_client_is_cancelled() -> None:
         assert server.connections == 1
 
 
+@pytest.mark.every_loop
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_client_that_does_not_read_the_end_is_cancelled(
+    is_tls: bool, tls: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
+    of_server, of_client = tls if is_tls else (None, None)
+    begun = anyio.Event()
+
+    async def leave_halfway(stream: azc.Stream) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stream.send, bytes(32 << 20))  # more than a socket holds
+            await until(lambda: connection().stream.stats.bytes_sent > 10_000)
+            tasks.cancel_scope.cancel()
+        begun.set()
+
+    def connection() -> serving._Connection:
+        (only,) = server._connections.values()
+        return only
+
+    options: Any = {"ssl_context": of_server, "idle_timeout": 0.2}
+    async with azc.serve_tcp(leave_halfway, **options) as server:
+        where = "127.0.0.1", server.port
+        stream = await open_stream(*where, None, of_client, "localhost")
+        await begun.wait()
+        assert server.connections == 1
+        await until(lambda: server.connections == 0)
+        await drop_stream(stream)
+
+
 # ---- TLS ------------------------------------------------------------------------
 
 
@@ -702,6 +808,17 @@ async def test_tls_and_token(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None
                 assert await stream.receive() == bytes(10)
                 await stream.aclose()
         await until(lambda: server.refused == 1)
+
+
+def test_tls_context_of_the_other_side(
+    tls: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    """A server would refuse every client, and blame it."""
+    of_server, of_client = tls
+    with pytest.raises(ValueError, match=r"is for clients: .*Purpose\.CLIENT_AUTH"):
+        azc.serve_tcp(echo, ssl_context=of_client)
+    with pytest.raises(ValueError, match="is for servers: write ssl"):
+        azc.connect_frames("127.0.0.1:1", ssl_context=of_server)
 
 
 # ---- Unix ----------------------------------------------------------------------
@@ -730,6 +847,14 @@ async def test_serve_abstract_name() -> None:
         for kind in (name, name.encode()):
             async with azc.connect_unix(kind) as stream:
                 assert await ask(stream, b"hello") == b"hello"
+
+
+@pytest.mark.parametrize("path", ["", b""])
+async def test_a_path_that_is_empty(path: str | bytes) -> None:
+    """Linux would choose a name that nobody knows."""
+    with pytest.raises(OSError, match=f"cannot listen on {path!r}: Invalid argument"):
+        async with azc.serve_unix(echo, path):
+            pass
 
 
 async def test_stale_socket_is_replaced(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from oracle import payload
 from transports import End, Recorder, both_loops
 
 from aiozerocopy import transport as azt
+from aiozerocopy.transport import files
 
 pytestmark = pytest.mark.anyio
 
@@ -58,6 +59,21 @@ async def test_sendfile_of_memory(end: End) -> None:
         await azt.sendfile(end.transport, io.BytesIO(data), fallback=False)
     assert await azt.sendfile(end.transport, io.BytesIO(data), 10) == BIG - 10
     assert await reading == data[10:]
+
+
+@both_loops
+async def test_where_a_file_of_memory_is_if_the_peer_leaves(
+    end: End, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "PIECE", 1000)
+    file = io.BytesIO(bytes(BIG))
+    sending = asyncio.ensure_future(azt.sendfile(end.transport, file))
+    await until(lambda: end.transport._stream.stats.bytes_queued)
+    end.peer.close()
+    with pytest.raises(ConnectionError):
+        await sending
+    sent = end.transport._stream.stats.bytes_sent
+    assert sent - 1000 <= file.tell() <= sent
 
 
 async def test_sendfile_refuses(end: End, film: Path) -> None:

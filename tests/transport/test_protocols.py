@@ -30,9 +30,10 @@ MUCH = bytes(payload(5, 3 * BIG))
 
 
 @both_loops
-async def test_echo_and_the_order_of_calls() -> None:
+@pytest.mark.parametrize("backlog", [100, 0])
+async def test_echo_and_the_order_of_calls(backlog: int) -> None:
     servers, factory = kept(Echo)
-    async with await azt.create_server(factory, HOST, 0) as server:
+    async with await azt.create_server(factory, HOST, 0, backlog=backlog) as server:
         port = server.sockets[0].getsockname()[1]
         transport, client = await azt.create_connection(Recorder, HOST, port)
         transport.write(b"there")
