@@ -56,7 +56,8 @@ def application(clients: ffmpeg.Clients) -> web.Application:
 async def main(port: int, seconds: float) -> None:
     encoder = ffmpeg.Encoder((WIDTH, HEIGHT), FPS, group=FPS, low_delay=True)
     async with encoder, encoder.clients() as clients:
-        runner = web.AppRunner(application(clients))
+        # At Ctrl-C the films do not end by themselves.
+        runner = web.AppRunner(application(clients), shutdown_timeout=1)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", port).start()

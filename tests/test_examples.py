@@ -235,6 +235,14 @@ def test_stream_server_shows_what_it_files(tmp_path: Path) -> None:
         assert whole.endswith(one)
 
 
+@pytest.mark.slow
+def test_ctrl_c_ends_a_live_film_that_somebody_watches() -> None:
+    with serving("live_film_aiohttp") as address:
+        viewer = urllib.request.urlopen(f"{address}/film.mp4", timeout=15)
+        assert viewer.read(1)
+    viewer.close()
+
+
 # The path that a viewer of each server requests; /raw is a WebSocket of a page.
 WATCHED = {
     "web_viewer": "/raw",

@@ -11,7 +11,14 @@ from aiozerocopy import ffmpeg
 from aiozerocopy.capture import X11Screen
 from aiozerocopy.commands import ending
 from aiozerocopy.commands.film import pad_in_silence, quick_preset
-from aiozerocopy.commands.options import Parser, add_film, add_screen, rate, seconds
+from aiozerocopy.commands.options import (
+    Parser,
+    add_film,
+    add_screen,
+    rate,
+    refuse_pictures,
+    seconds,
+)
 from aiozerocopy.commands.progress import counted
 from aiozerocopy.ffmpeg.codecs import QUALITIES
 
@@ -107,6 +114,8 @@ def _parser() -> Parser:
 
 async def run(options: argparse.Namespace) -> str:
     """Record the film; return a line about it."""
+    if not options.overwrite:
+        refuse_pictures(options.output)
     fps = float(options.rate)
     frames = math.inf
     if options.seconds is not None:
@@ -119,7 +128,7 @@ async def run(options: argparse.Namespace) -> str:
             screen.pix_fmt,
             options.codec,
             quality=options.quality,
-            preset=quick_preset(options.codec, options.output),
+            preset=await quick_preset(options.codec, options.output),
             overwrite=options.overwrite,
         )
         begun = f"recording {screen.region} of the display {screen.display}"

@@ -66,10 +66,13 @@ def _run(name: str, words: Sequence[str]) -> int:
         # Import only this module, so that doctor works where demo's extras are missing.
         module = importlib.import_module(f"aiozerocopy.commands.{arguments.command}")
         return int(module.main(arguments.arguments))
-    except ModuleNotFoundError as error:
-        if not extras.is_foreign(error):
-            raise  # a module of our own is missing: a bug, so show all of it
-        sentence = extras.sentence(name, error, arguments.command)
+    except Exception as error:
+        missing = ending.first_of(error)
+        if not isinstance(missing, ModuleNotFoundError):
+            raise
+        if not extras.is_foreign(missing):  # a bug, so show all of it
+            raise
+        sentence = extras.sentence(name, missing, arguments.command)
         print(sentence, file=sys.stderr)
         return ending.FAILED
 

@@ -19,7 +19,7 @@ import aiozerocopy as azc
 from aiozerocopy import ffmpeg
 from aiozerocopy.commands import scenes
 from aiozerocopy.commands.film import Rendered, render
-from aiozerocopy.commands.options import Parser, Size, count, output
+from aiozerocopy.commands.options import NUMBER, Parser, Size, count, output
 from aiozerocopy.commands.progress import counted
 from aiozerocopy.ffmpeg.run import failure
 
@@ -94,7 +94,8 @@ async def run(options: argparse.Namespace) -> bool:
         made = await _render(scene, output, options.frames)
         decoded = len(await decoded_digests(output, "gray"))
         checked, same = await check_lossless(scene, options.checked_frames)
-    sheet = output.with_suffix(".png")
+    # (not the pattern of all pictures' names, nor the name of one of them)
+    sheet = output.with_name(NUMBER.sub("sheet", output.stem) + ".png")
     await contact_sheet(output, made.frames, sheet)
     whole = decoded == made.frames
     print(

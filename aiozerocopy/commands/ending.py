@@ -63,7 +63,7 @@ LAST_LINES = 3  # of a program's output
 
 def line_for(error: BaseException) -> str | None:
     """Return what went wrong, in one line; None for a bug, which is shown whole."""
-    error = _first(error)
+    error = first_of(error)
     if isinstance(error, MemoryError):
         return "there is not enough memory for this: try a smaller size"
     if isinstance(error, StreamBroken):
@@ -81,7 +81,7 @@ def line_for(error: BaseException) -> str | None:
     return None
 
 
-def _first(error: BaseException) -> BaseException:
+def first_of(error: BaseException) -> BaseException:
     """Return the first error of a group, which task groups make even of one."""
     while inner := getattr(error, "exceptions", ()):
         error = inner[0]
@@ -139,7 +139,7 @@ def ended(name: str, run: Callable[[], int]) -> int:
         with _ctrl_c_comes_again():
             return _run(run)
     except BaseException as error:
-        first = _first(error)
+        first = first_of(error)
         if not isinstance(first, INTERRUPTS):
             status = _failed(name, first, error)
             if status is None:

@@ -14,11 +14,11 @@ from aiozerocopy import ffmpeg
 from aiozerocopy.commands import ending
 from aiozerocopy.commands.progress import counted, frames_bar
 from aiozerocopy.commands.scenes import ShaderScene
-from aiozerocopy.ffmpeg.codecs import has_presets
+from aiozerocopy.ffmpeg.codecs import KNOWN, encoder_for, named_in
 from aiozerocopy.ffmpeg.destination import container_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from fractions import Fraction
 
     from aiozerocopy.commands.scenes import Scene
@@ -29,9 +29,19 @@ SLOTS = 4
 QUICK = "ultrafast"
 
 
-def quick_preset(codec: str | None, output: str) -> str | None:
-    """Return the preset that is used if the user names none."""
-    return QUICK if has_presets(codec, container_of(output)) else None
+async def quick_preset(
+    codec: str | None, output: str, options: Sequence[str] = ()
+) -> str | None:
+    """Return the preset that is used if the user names none.
+
+    Raises: as `encoder_for` and `find_ffmpeg`.
+    """
+    if named_in(options) is not None:
+        return None
+    container = "" if "-f" in options else container_of(output)
+    encoder = await encoder_for(container, codec, ffmpeg.find_ffmpeg())
+    known = None if encoder is None else KNOWN.get(encoder)
+    return QUICK if known is not None and known.preset else None
 
 
 def pad_in_silence() -> None:
@@ -62,6 +72,7 @@ async def render(
     frames: int,
     codec: str | None = None,
     preset: str | None = None,
+    options: Sequence[str] = (),
     check: bool = False,
     **settings: Any,
 ) -> Rendered:
@@ -73,11 +84,11 @@ async def render(
         FFmpegError: FFmpeg is missing, refused or died.
         OSError, ValueError: as `ffmpeg.Writer`.
     """
-    preset = preset or quick_preset(codec, output)
+    preset = preset or await quick_preset(codec, output, options)
     digests: list[str] = []
     begin = time.perf_counter()
     video = ffmpeg.Writer(
-        output, size, fps, scene.pix_fmt, codec, preset=preset, **settings
+        output, size, fps, scene.pix_fmt, codec, options, preset=preset, **settings
     )
     try:
         with (

@@ -5,6 +5,7 @@ A function that takes one text is a ``type`` for argparse, and raises `Refused`.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import re
@@ -28,6 +29,7 @@ LARGEST = 16384  # pixels: the most that libx264 accepts
 FASTEST = 1_000_000  # frames a second
 LONGEST = 1_000_000_000  # seconds
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+NUMBER = re.compile(r"%(\d*)d")  # in a name such as out-%03d.png
 TOKEN_VARIABLE = "AIOZEROCOPY_TOKEN"
 
 
@@ -143,12 +145,12 @@ def _whole_number(text: str) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,12}", text) else None
 
 
-def ffmpeg_option(text: str) -> tuple[str, str]:
-    """``crf=20``: an option of FFmpeg and its value."""
+def ffmpeg_option(text: str) -> list[str]:
+    """``crf=20``: an option of FFmpeg and its value, as FFmpeg takes them."""
     name, _, value = text.removeprefix("-").partition("=")
     if not (name and value):
         raise Refused(text, "is not an option: write NAME=VALUE, such as crf=20")
-    return name, value
+    return [f"-{name}", value]
 
 
 def words(text: str) -> list[str]:
@@ -226,6 +228,23 @@ def output(text: str) -> str:
         what = f"write a film such as {name}.mp4, or {name}-%03d{end} for all of them"
         raise Refused(text, f"is one picture: {what}")
     return text
+
+
+def refuse_pictures(output: str) -> None:
+    """Raises: FileExistsError: a picture that ``out-%03d.png`` names is there.
+
+    (FFmpeg only looks for a file that is itself called so.)
+    """
+    path = Path(output.removeprefix("file:"))
+    if path.suffix.lower() not in PICTURES:
+        return
+    pattern = NUMBER.sub(
+        lambda number: rf"\d{{{int(number[1] or 1)},}}", re.escape(path.name)
+    )
+    for found in sorted(path.parent.glob("*")):
+        if re.fullmatch(pattern, found.name):
+            why = os.strerror(errno.EEXIST)
+            raise FileExistsError(errno.EEXIST, why, str(found))
 
 
 def source(text: str) -> str:

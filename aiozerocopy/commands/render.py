@@ -16,6 +16,7 @@ from aiozerocopy.commands.options import (
     add_picture,
     ffmpeg_option,
     file,
+    refuse_pictures,
     seconds,
 )
 from aiozerocopy.commands.progress import counted
@@ -58,7 +59,7 @@ def _parser() -> Parser:
     rate.add_argument("--bitrate", metavar="RATE", help="bits a second, such as 5M")
     parser.add_argument(
         "--ffmpeg-option",
-        action="append",
+        action="extend",
         default=[],
         type=ffmpeg_option,
         metavar="NAME=VALUE",
@@ -75,6 +76,8 @@ def _parser() -> Parser:
 
 async def run(options: argparse.Namespace, scene: scenes.Scene) -> str:
     """Render the film; return a line about it."""
+    if not options.overwrite:
+        refuse_pictures(options.output)
     frames = max(1, round(options.duration * options.fps))
     made = await render(
         scene,
@@ -87,7 +90,7 @@ async def run(options: argparse.Namespace, scene: scenes.Scene) -> str:
         quality=options.quality,
         preset=options.preset,
         bitrate=options.bitrate,
-        options=dict(options.ffmpeg_option),
+        options=options.ffmpeg_option,
         overwrite=options.overwrite,
     )
     return (

@@ -15,6 +15,7 @@ from aiozerocopy.client import connect_frames
 from aiozerocopy.commands import ending
 from aiozerocopy.commands.options import (
     Parser,
+    Size,
     add_client_tls,
     add_token,
     address,
@@ -24,6 +25,7 @@ from aiozerocopy.commands.options import (
     words,
 )
 from aiozerocopy.commands.progress import counted
+from aiozerocopy.ffmpeg.layouts import layout_of
 
 if TYPE_CHECKING:
     import argparse
@@ -49,22 +51,19 @@ _REASONS = {
 
 
 class Meter:
-    """Prints frames, bytes, ages and gaps, a line a second."""
+    """Prints frames, bytes, ages and missed frames, a line a second."""
 
     def __init__(self) -> None:
         self.frames: int = 0
-        self.gaps: int = 0
+        self.missed: int = 0
         self.nbytes: int = 0
         self._since = time.monotonic()
         self._bytes_before = 0
         self._ages: list[float] = []  # since then, one a frame
-        self._last: int | None = None
 
-    def count(self, frame: ReceivedFrame) -> None:
-        """Count a frame; print a line when it is time."""
-        if self._last is not None:
-            self.gaps += frame.sequence - self._last - 1
-        self._last = frame.sequence
+    def count(self, frame: ReceivedFrame, missed: int) -> None:
+        """Count a frame, note how many were missed; print a line when it is time."""
+        self.missed = missed
         self.frames += 1
         self.nbytes += frame.view.nbytes
         self._ages.append((time.time_ns() - frame.timestamp_ns) / 1e6)
@@ -79,18 +78,47 @@ class Meter:
         print(
             f"{len(ages) / seconds:7.1f} fps  {nbytes / seconds / 1e6:8.1f} MB/s  "
             f"age {ages[len(ages) // 2]:6.1f} ms, {ages[-1]:6.1f} at most  "
-            f"{self.gaps} missed",
+            f"{self.missed} missed",
             flush=True,
         )
 
 
 def command_for(template: Sequence[str], frame: ReceivedFrame) -> list[str]:
-    """Return the command, with the frames' size and pixel format filled in."""
-    height, width = frame.array.shape[:2]
-    size, pix_fmt = f"{width}x{height}", frame.pixel_format or "rgb24"
+    """Return the command, with the frames' size and pixel format filled in.
+
+    Raises: ValueError: it needs the size, which this frame does not tell.
+    """
+    size = _size_of(frame)
+    if size is None and any("{size}" in word for word in template):
+        raise ValueError(
+            f"a frame of {frame.pixel_format or 'no pixel format'} with the shape "
+            f"{frame.shape} does not tell its size: write it in place of {{size}}"
+        )
+    pix_fmt = frame.pixel_format or "rgb24"
     return [
-        word.replace("{size}", size).replace("{pix_fmt}", pix_fmt) for word in template
+        word.replace("{size}", str(size)).replace("{pix_fmt}", pix_fmt)
+        for word in template
     ]
+
+
+def _size_of(frame: ReceivedFrame) -> Size | None:
+    """Return the picture's size; None if the shape is not that of the pixel format."""
+    pix_fmt, shape = frame.pixel_format, frame.shape
+    if shape[2:] == (1,):  # one channel, as an axis
+        shape = shape[:2]
+    if len(shape) < 2 or 0 in shape:
+        return None
+    height, width = shape[:2]
+    layout = layout_of(pix_fmt, (8, 8))
+    if layout is None:  # a format, or a name, that we do not know
+        return Size(width, height)
+    if not layout.packed and len(layout.shape) == 3:  # a plane for each channel
+        height, width = shape[-2:]
+    elif not layout.packed:  # all planes in rows as wide as the picture
+        height = round(height * 8 * 8 * layout.itemsize / layout.nbytes)
+    whole = layout_of(pix_fmt, (width, height))
+    is_whole = whole is not None and whole.shape == shape
+    return Size(width, height) if is_whole else None
 
 
 class Obstacle(ConnectionError):
@@ -106,6 +134,7 @@ class Viewer:
         self._where = str(options.address)
         self._ssl_context = client_tls(options)
         self._process: azc.Process | None = None
+        self._command: list[str] = []  # of the process
         self._has_complained = False
 
     async def run(self) -> None:
@@ -143,7 +172,7 @@ class Viewer:
     async def _receive(self, client: FrameClient) -> None:
         async for frame in client:
             with frame:
-                self.meter.count(frame)
+                self.meter.count(frame, client.stats.missing)
                 if self._options.to is not None and not await self._pipe_on(frame):
                     return
             if self.meter.frames == self._options.frames:
@@ -164,6 +193,10 @@ class Viewer:
         command = command_for(self._options.to, frame)
         if self._process is None:
             self._process = await azc.open_process(command, stderr=None)
+            self._command = command
+        elif command != self._command:  # (a new film could replace the first)
+            text = "now sends frames of another size or pixel format: run view again"
+            raise Obstacle(f"{self._where} {text}")
         assert self._process.stdin is not None
         try:
             await self._process.stdin.send(frame.view)
@@ -224,5 +257,6 @@ def main(argv: Sequence[str]) -> int:
     viewer = Viewer(options)
     anyio.run(viewer.run)
     meter = viewer.meter
-    print(f"{counted(meter.frames)}, {meter.nbytes / 1e6:,.0f} MB, {meter.gaps} missed")
+    missed = f"{meter.missed} missed"
+    print(f"{counted(meter.frames)}, {meter.nbytes / 1e6:,.0f} MB, {missed}")
     return 0

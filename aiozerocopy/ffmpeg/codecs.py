@@ -249,13 +249,6 @@ def named_in(options: Sequence[str]) -> str | None:
     return last_value(options, "-c:v", "-vcodec", "-codec:v", "-c:v:0", "-c")
 
 
-def has_presets(codec: str | None, container: str) -> bool:
-    """Does the encoder, or else the container's usual one, know our presets?"""
-    name = codec or next(iter(CONTAINERS.get(container, ())), "")
-    known = KNOWN.get(ALIASES.get(name, name))
-    return known is not None and bool(known.preset)
-
-
 # ---- which encoders this FFmpeg has, and which of those in hardware work -------------
 
 _HARDWARE = ("h264_nvenc", "h264_qsv", "h264_videotoolbox", "h264_vaapi")

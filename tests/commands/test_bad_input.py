@@ -61,6 +61,7 @@ CASES: list[tuple[str, int, str]] = [
     (f"render {SHORT} text.txt/out.mp4", 1, "text.txt: there is no such folder"),
     (f"render {SHORT} out.xyz", 1, "name a film such as film.mp4"),
     (f"render {SHORT} /dev/full --ffmpeg-option f=mpegts", 1, "already exists"),
+    (f"render {SHORT} there-%03d.png", 1, "there-007.png: File exists (--overwrite"),
     (
         f"render {SHORT} /dev/full --ffmpeg-option f=mpegts --overwrite",
         1,
@@ -79,6 +80,7 @@ CASES: list[tuple[str, int, str]] = [
     (f"render {SHORT} out.webm --codec libx264", 1, "WebM"),
     # -- capture
     ("capture", 2, "required: -o/--output"),
+    ("capture -o there-%d.png", 1, "there-007.png: File exists (--overwrite"),
     (f"{CAPTURE} --display :4321", 1, "no X server answers at the display :4321"),
     (f"{CAPTURE} --display 127.0.0.1:4321", 1, "Connection refused"),
     (f"{CAPTURE} --display x", 1, "write a name such as :0"),
@@ -158,6 +160,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "empty.glsl": "",
         "text.txt": "hello",
         "there.mp4": "mine",
+        "there-007.png": "mine",
         "broken.pem": "-----BEGIN CERTIFICATE-----\nhello\n-----END CERTIFICATE-----\n",
     }
     for name, text in texts.items():

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from types import ModuleType
 
+import anyio
 import pytest
 
 from aiozerocopy.commands import cli
@@ -60,11 +61,22 @@ def test_fault_of_ours_is_shown_whole(
         cli.main(["demo"])
 
 
+@pytest.mark.parametrize("in_a_task", [False, True])
 def test_missing_package_is_named_with_its_extra(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    in_a_task: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def main(argv: list[str]) -> int:
+    async def fail() -> None:
         raise ModuleNotFoundError("No module named 'numpy'", name="numpy.core")
+
+    async def start() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fail)
+
+    def main(argv: list[str]) -> int:
+        anyio.run(start if in_a_task else fail)
+        return 0
 
     fake_command(monkeypatch, "demo", main)
     assert cli.main(["demo"]) == 1

@@ -13,7 +13,9 @@ import pytest
 from command import start
 from ffmpegs import frames_of
 
+from aiozerocopy import ffmpeg
 from aiozerocopy.commands import cli, demo, progress, scenes
+from aiozerocopy.ffmpeg import codecs
 
 SIZE = (64, 36)
 
@@ -149,6 +151,69 @@ class TestRender:
         assert render(*arguments, "--overwrite") == 0
         assert output.read_bytes()[4:8] == b"ftyp"
 
+    @pytest.mark.parametrize("names", ["there-%03d.png", "file:there-%d.png"])
+    def test_pictures_that_are_there_stay(
+        self,
+        names: str,
+        shader: Path,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        for name in ("there-002.png", "there-2.jpg", "there-x.png", "there.png"):
+            (tmp_path / name).write_text("mine")
+        arguments = ["--size", "64x36", "--fps", 10, "--duration", 0.2]
+        assert render(shader, "-o", names, *arguments) == 1
+        said = capsys.readouterr().err
+        assert "there-002.png: File exists (--overwrite replaces it)" in said
+        assert {path.read_text() for path in tmp_path.glob("there*")} == {"mine"}
+        assert len(list(tmp_path.glob("there*"))) == 4
+        assert render(shader, "-o", names, *arguments, "--overwrite") == 0
+        assert render(shader, "-o", "other-%d.png", *arguments) == 0
+        assert len(list(tmp_path.glob("other-[12].png"))) == 2
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("out.mp4", []),
+            ("out.mp4", ["--codec", "auto"]),
+            ("out.mkv", ["--ffmpeg-option", "c:v=mpeg4"]),
+            ("out.mkv", ["--ffmpeg-option", "f=mpegts"]),
+        ],
+    )
+    def test_encoder_without_presets(
+        self,
+        name: str,
+        words: list[str],
+        shader: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """The default preset is not for it: an FFmpeg may lack libx264, for one."""
+        if name == "out.mp4":
+            lacks = anyio.run(codecs.encoders_of, ffmpeg.find_ffmpeg()) - {*codecs.H264}
+
+            async def encoders_of(_: str) -> frozenset[str]:
+                return lacks | {"mpeg4"}
+
+            monkeypatch.setattr(codecs, "encoders_of", encoders_of)
+            monkeypatch.setattr(codecs, "_HARDWARE", ())
+            monkeypatch.setattr(codecs, "_hardware", {})
+        path = tmp_path / name
+        arguments = ["--size", "64x36", "--duration", "0.1", *words]
+        assert render(shader, "-o", path, *arguments) == 0
+        assert len(anyio.run(frames_of, path, "gray")) == 6
+
+    def test_options_of_one_name(self, shader: Path, tmp_path: Path) -> None:
+        path = tmp_path / "out.mkv"
+        words = [f"--ffmpeg-option=metadata={one}" for one in ("title=A", "artist=B")]
+        arguments = ["--size", "64x36", "--duration", "0.1", *words]
+        assert render(shader, "-o", path, *arguments) == 0
+        facts = ["-show_entries", "format_tags=title,ARTIST", "-of", "csv=p=0"]
+        said = subprocess.check_output(["ffprobe", "-v", "error", *facts, path])
+        assert said == b"A,B\n"
+
     @pytest.mark.slow
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_what_was_drawn_until_a_signal_is_kept(
@@ -191,3 +256,13 @@ def test_demo(
     assert "FFmpeg decodes 24 of them: all" in said
     assert "hash of the rendered one: yes" in said
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_sheet_of_numbered_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "SIZE", (320, 180))
+    arguments = ["--frames", "2", "--checked-frames", "1"]
+    assert cli.main(["demo", *arguments, "-o", str(tmp_path / "x-%03d.png")]) == 0
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["x-001.png", "x-002.png", "x-sheet.png"]

@@ -9,19 +9,24 @@ import subprocess
 import urllib.error
 import urllib.request
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from command import PROGRAM, Terminal, environment, run, start
 from scripts import ran
 
+import aiozerocopy as azc
 from aiozerocopy.commands import serve
+from aiozerocopy.commands.options import Address
 from aiozerocopy.commands.serve import FrameSource
+from aiozerocopy.commands.view import Obstacle, Viewer, command_for
+from aiozerocopy.ffmpeg.layouts import layout_of
 
-pytest.importorskip("numpy")  # its threads exist before each test
+np = pytest.importorskip("numpy")  # its threads exist before each test
 
 SAID = re.compile("^(in a browser|by a program|for download) +")
 WATCHING = re.compile(r"watching +\d+\n")
@@ -224,6 +229,95 @@ def test_server_that_is_full() -> None:
             done = view(tcp)
     assert done.returncode == 1
     assert done.stderr.endswith(" without a frame: is it full?\n")
+
+
+# ---- view alone ---------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def viewer_of(
+    give: Callable[[azc.Stream], Awaitable[None]], **options: Any
+) -> AsyncIterator[Viewer]:
+    """A viewer of a server with this handler."""
+    given = dict.fromkeys(("token", "tls", "tls_ca", "to", "reconnect", "frames"))
+    async with azc.serve_tcp(give, port=0) as server:
+        given |= {"address": Address("127.0.0.1", server.port), **options}
+        yield Viewer(Namespace(**given))
+
+
+@pytest.mark.parametrize("size", [(64, 48), (62, 35), (640, 361), (2, 2)])
+@pytest.mark.parametrize(
+    "pix_fmt",
+    [
+        *("rgb24", "bgr0", "rgba64be", "gray", "gray10le", "gbrp", "gbrap12le"),
+        *("yuv420p", "yuv420p10le", "nv12", "p010le", "yuva420p", "yuv422p", "yuv444p"),
+    ],
+)
+def test_size_of_each_pixel_format(pix_fmt: str, size: tuple[int, int]) -> None:
+    layout = layout_of(pix_fmt, size)
+    assert layout is not None
+    frame: Any = Namespace(shape=layout.shape, pixel_format=pix_fmt)
+    said = command_for(["{pix_fmt}", "-s={size}"], frame)
+    assert said == [pix_fmt, f"-s={size[0]}x{size[1]}"]
+
+
+def test_size_of_other_frames() -> None:
+    def said(word: str, pixel_format: str, *shape: int) -> list[str]:
+        frame: Any = Namespace(shape=shape, pixel_format=pixel_format)
+        return command_for([word], frame)
+
+    assert said("{size} {pix_fmt}", "", 36, 64, 3) == ["64x36 rgb24"]
+    assert said("{size}", "uyvy422", 36, 64, 2) == ["64x36"]
+    assert said("{size}", "gray", 36, 64, 1) == ["64x36"]
+    assert said("{pix_fmt}", "h264", 1000) == ["h264"]
+    for pixel_format, shape in (
+        ("h264", (1000,)),
+        ("yuv420p", (3, 64, 36)),
+        ("yuv420p", (55, 64)),  # the rows of no picture
+        ("rgb24", (36, 192)),
+        ("yuv444p", (0, 64)),
+        ("yuv444p", (1, 64)),
+    ):
+        with pytest.raises(ValueError, match="write it in place of"):
+            said("{size}", pixel_format, *shape)
+
+
+@pytest.mark.anyio
+async def test_program_gets_frames_of_one_size(tmp_path: Path) -> None:
+    async def give(stream: azc.Stream) -> None:
+        sender = azc.FrameSender(stream)
+        for size in ("32x20", "32x20", "64x40"):
+            width, height = map(int, size.split("x"))
+            picture = np.full((height, width, 3), 7, "u1")
+            await sender.send(picture, pixel_format="rgb24")
+        await stream.aclose()
+
+    path = tmp_path / "frames"
+    to = ["sh", "-c", f"echo {{size}}; exec cat >{shlex.quote(str(path))}"]
+    async with viewer_of(give, to=to) as viewer:
+        with pytest.raises(Obstacle, match="another size or pixel format: run view"):
+            await viewer._receive_all()
+    assert path.read_bytes() == bytes([7]) * (2 * 32 * 20 * 3)
+
+
+@pytest.mark.anyio
+async def test_missed_frames_are_counted_over_a_restart() -> None:
+    connections = 0
+
+    async def give(stream: azc.Stream) -> None:
+        nonlocal connections
+        sender = azc.FrameSender(stream)
+        for _ in range(3):
+            await sender.send(bytes(4))
+        if connections:  # a new server counts from 0 again
+            sender.sequence += 2
+            await sender.send(bytes(4))
+        connections += 1
+        await stream.aclose()
+
+    async with viewer_of(give, reconnect=True, frames=7) as viewer:
+        await viewer.run()
+    assert (viewer.meter.frames, viewer.meter.missed) == (7, 2)
 
 
 @pytest.fixture
