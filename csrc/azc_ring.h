@@ -291,13 +291,13 @@ static inline int azc_ring__arm(azc_ring *ring, uint64_t wake_at) {
 
 /* Reserves room for a record of `size` bytes, to be filled in and committed.
  *   -EAGAIN   the ring is full          -EMSGSIZE  see azc_ring_largest
- *   -EPIPE    the consumer has closed   -EBUSY     one is reserved already
- *   -EPROTO   the peer broke the rules */
+ *   -EPIPE    the consumer has closed, or azc_ring_is_gone has found it dead
+ *   -EPROTO   the peer broke the rules  -EBUSY     one is reserved already */
 static inline int azc_ring_reserve(azc_ring *ring, uint64_t size, void **payload) {
     if (ring->fault) return -EPROTO;
     if (ring->is_reserved) return -EBUSY;
     if (size > azc_ring_largest(ring)) return -EMSGSIZE;
-    if (azc_ring_has_left(ring)) return -EPIPE;
+    if (ring->is_gone || azc_ring_has_left(ring)) return -EPIPE;
     uint64_t end = ring->index + azc_ring_stride(size);
     if (end - ring->seen > ring->capacity) {
         int r = azc_ring__look(ring);
@@ -453,7 +453,6 @@ static inline int azc_ring_reserve_wait(azc_ring *ring, uint64_t size, void **pa
     for (;;) {
         int r = azc_ring_reserve(ring, size, payload);
         if (r != -EAGAIN) return r;
-        if (ring->is_gone) return -EPIPE;
         int64_t soon = azc_ring__deadline(AZC_RING_SLACK_MS);
         if (!slack || (deadline && deadline < soon)) soon = deadline;
         r = azc_ring_await_room(ring, size, slack);
@@ -512,13 +511,18 @@ static inline size_t azc_ring__mapped(const azc_ring *ring) {
     return AZC_RING_PAGE_BYTES + 2 * (size_t)ring->capacity;
 }
 
+/* Why mmap failed: never -EAGAIN (too much memory is locked), which is for the socket. */
+static inline int azc_ring__unmapped(void) {
+    return errno == EAGAIN ? -ENOMEM : -errno;
+}
+
 static inline int azc_ring__map(azc_ring *ring) {
     size_t n = (size_t)ring->capacity;
     int may = PROT_READ;
     if (ring->role == AZC_RING_PRODUCER) may |= PROT_WRITE;
     void *all = mmap(NULL, azc_ring__mapped(ring), PROT_NONE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (all == MAP_FAILED) return -errno;
+    if (all == MAP_FAILED) return azc_ring__unmapped();
     ring->page = (azc_ring_page *)all;
     ring->data = (unsigned char *)all + AZC_RING_PAGE_BYTES;
     int how = MAP_SHARED | MAP_FIXED, fd = ring->memory;
@@ -526,7 +530,7 @@ static inline int azc_ring__map(azc_ring *ring) {
             MAP_FAILED ||
         mmap(ring->data, n, may, how, fd, AZC_RING_PAGE_BYTES) == MAP_FAILED ||
         mmap(ring->data + n, n, may, how, fd, AZC_RING_PAGE_BYTES) == MAP_FAILED)
-        return -errno;
+        return azc_ring__unmapped();
     azc_ring__sit_down(ring);
     return 0;
 }

@@ -219,7 +219,6 @@ static int reserve(azc_shm *shm, uint64_t n, void **at) {
     for (;;) {
         int r = azc_ring_reserve(&shm->ring, n, at);
         if (r != -EAGAIN) return r;
-        if (shm->ring.is_gone) return -EPIPE;
         r = azc_ring_await_room(&shm->ring, n, slack);
         if (r < 0) return r;
         shm->awaited = shm->ring.index + 1;

@@ -42,6 +42,7 @@ CONSUMER: int = constants.AZC_CONSUMER
 
 CLOSED = "the ring is closed"
 HEADER = 16  # bytes of the capacity in front of each payload
+STEP = 64  # bytes, of which each record takes one or more
 _LARGEST = (1 << 32) - 1
 
 # The results of functions that move records, if the caller should try again later.
@@ -225,6 +226,7 @@ class RingEnd(OfOneProcess):
 
         If it is interrupted, call `untake`.
         """
+        most = min(most, self.capacity // STEP)  # (no more can be there)
         batch, items = ffi.new("azc_batch *"), _allocate("azc_item[]", most)
         self.forget_lost()
         claim = Claim(partial(_give_back, self._mapping, batch))

@@ -49,6 +49,7 @@ class FanOut(AsyncResource):
 
     def __init__(self) -> None:
         self._consumers: list[Consumer] = []
+        self._closed = False
         self._turns = Turns()
 
     @property
@@ -68,7 +69,9 @@ class FanOut(AsyncResource):
         Raises:
             ValueError: an unknown policy.
             TypeError: this side of the ring receives.
+            StreamClosed: this FanOut is closed; the ring stays the caller's.
         """
+        self._check_open()
         if policy not in get_args(Policy):
             choices = ", ".join(map(repr, get_args(Policy)))
             raise ValueError(f"policy must be one of {choices}, not {policy!r}")
@@ -77,6 +80,10 @@ class FanOut(AsyncResource):
         consumer = Consumer(ring, policy)
         self._consumers.append(consumer)
         return consumer
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StreamClosed("the FanOut is closed")
 
     @in_turn
     async def send(self, *buffers: Buffer, type_id: int = 0) -> None:
@@ -89,8 +96,12 @@ class FanOut(AsyncResource):
         Raises:
             ValueError: the record is too big for one of the rings; none gets it.
             TypeError, BufferError: one of the buffers cannot be sent.
+            StreamClosed: this FanOut is closed.
         """
         size = sum(map(nbytes, buffers))
+        for first in self._consumers[:1]:
+            await first.ring._sender().breathe(size)
+        self._check_open()
         for ring in (each.ring for each in self._consumers):
             if size > ring.largest:
                 raise ValueError(too_large(size, ring.capacity, ring.largest))
@@ -129,6 +140,7 @@ class FanOut(AsyncResource):
 
     async def aclose(self) -> None:
         """Close all rings: consumers get the records sent before, then the end."""
+        self._closed = True
         while self._consumers:
             await self._consumers[-1].ring.aclose()
             self._consumers.pop()

@@ -344,4 +344,6 @@ async def _ask(sock: socket.socket, role: int, any_user: bool) -> RingEnd:
         if asked != -errno.EPIPE:  # (a listener that refused at once has said why)
             _checked(asked)
         _checked(await _when_ready(sock, lambda: end.hear_offer(number)), role)
+    if role not in (ANY, end.role):
+        _checked(-errno.EPROTO)
     return end

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from anyio.abc import AsyncResource, ByteReceiveStream, ByteSendStream
 
+from aiozerocopy._core.change import Turns, in_turn
 from aiozerocopy._core.receiving import Receives
 from aiozerocopy._core.ring_end import PRODUCER, RingEnd, too_large
 from aiozerocopy.shm.receiver import Receiver
@@ -150,6 +151,9 @@ class Ring(AsyncResource, Receives["Record"]):
         ``await ring.route(7).receive()``, in any number of tasks.
 
         From then on `receive` returns only the others, and `receive_batch` is refused.
+        Call it before a task waits in one of the two: that task gets the next record,
+        of whatever type, and until then the route raises BusyResourceError.
+
         A record waits in the ring until a task receives its type: if none does, the
         ring fills.
         """
@@ -238,9 +242,12 @@ class RingSendStream(ByteSendStream):
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
+        self._turns = Turns()
 
+    @in_turn
     async def send(self, item: bytes) -> None:
         """Send bytes as `Ring.send`; if cancelled, some of them may have been sent."""
+        await self._ring._sender().begin()
         most = min(self._ring.largest, self._ring.capacity // 4)
         # (an exception's traceback may keep this frame, but not the buffer)
         with memoryview(item) as memory, memory.cast("B") as view:
@@ -257,17 +264,26 @@ class RingReceiveStream(ByteReceiveStream):
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
-        self._unread = _NOTHING  # the rest of the last record
+        # The rest of the last record.  With routes several tasks may receive: then of
+        # several records.
+        self._unread: list[memoryview] = []
 
     async def receive(self, max_bytes: int = RECEIVE_SIZE) -> bytes:
         """Return the next 1 to ``max_bytes`` bytes.  Raises: as `Ring.receive`."""
         if max_bytes < 1:
             raise ValueError(f"max_bytes must be a positive integer, not {max_bytes}")
-        while not self._unread:  # (a record may be empty; none is kept while we wait)
-            self._unread = (await self._ring.receive()).view or _NOTHING
-        piece = bytes(self._unread[:max_bytes])
-        self._unread = self._unread[max_bytes:] or _NOTHING
-        return piece
+        await self._ring._receiver().begin()
+        unread = self._unread
+        while not unread or not unread[0]:  # (a record may be empty)
+            if unread:  # (nothing is kept while we wait)
+                del unread[0]
+            else:
+                # (one statement without a call: no signal handler runs in between)
+                unread += ((await self._ring.receive())._view or _NOTHING,)
+        piece, rest = bytes(unread[0][:max_bytes]), unread[0][max_bytes:] or _NOTHING
+        # (One line without a call: a signal handler may raise at a new line or a call.)
+        unread[0] = rest; return piece  # noqa: E702  # fmt: skip
 
     async def aclose(self) -> None:
         await self._ring.aclose()
+        self._unread.clear()

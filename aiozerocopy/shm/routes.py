@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING
 
-from aiozerocopy._core import waiter
 from aiozerocopy._core.borrows import and_end
 from aiozerocopy._core.change import Change
 from aiozerocopy._core.receiving import Receives
@@ -29,19 +28,22 @@ class Route(Receives["Record"]):
 
     async def receive(self) -> Record:
         """Return the next of these records, as `Ring.receive`; many tasks may wait."""
-        await waiter.enter()
+        await self._routes.receiver.begin()
         while not self._queue:
             await self._routes.pull()
-        return self._queue.popleft()
+        first = self._queue[0]
+        # (One line without a call: a signal handler may raise at a new line or a call.)
+        del self._queue[0]; return first  # noqa: E702  # fmt: skip
 
 
 class Routes:
     def __init__(self, receiver: Receiver) -> None:
         self.others: Route = Route(self)
-        self._receiver = receiver
+        self.receiver = receiver
         self._by_type: dict[int, Route] = {}
         self._change = Change()
         self._is_pulling = False
+        self._come: Record | None = None  # a record that is in no queue yet
 
     def route(self, type_id: int) -> Route:
         return self._by_type.setdefault(type_id, Route(self))
@@ -55,8 +57,12 @@ class Routes:
 
     async def _pull(self) -> None:
         self._is_pulling = True
-        record = await self._receiver.receive(1, only_record)
-        self._by_type.get(record.type_id, self.others)._queue.append(record)
+        if self._come is None:
+            # (one statement: no signal handler runs before it is stored)
+            self._come = await self.receiver.receive(1, only_record)
+        route = self._by_type.get(self._come.type_id, self.others)
+        # (one line without a call, as in `Route.receive`)
+        route._queue += (self._come,); self._come = None  # noqa: E702  # fmt: skip
 
     def _let_others_pull(self) -> None:
         self._is_pulling = False

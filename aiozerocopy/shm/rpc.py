@@ -8,9 +8,10 @@ The states of a call, on the side that calls
                 side as soon as there is room; an answer that comes later is dropped
 
 Nothing runs in the background.  One of the tasks that wait for an answer reads the
-ring, hands the answers out, and lets another one read when it has its own.  The first
-of the tasks that wait for room for a call reads, too: the other side may take no call
-until there is room for its answers.
+ring, hands the answers out, and lets another one read at the end of its call.  The
+first of the tasks that wait for room for a call reads, too: the other side may take no
+call until there is room for its answers.  If a signal handler raises while an answer is
+handed out, the next reader begins with that answer.
 
 On the other side each call is a task of its own, in `serve`, which takes no more calls
 while many answers wait for room: so a caller that reads no answers blocks only itself.
@@ -29,16 +30,20 @@ buffers; for an error, its kind and its text in UTF-8, with a zero byte in betwe
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.abc import AsyncResource, TaskGroup
 
+from aiozerocopy._core.borrows import and_end
 from aiozerocopy._core.change import Change, Turns, in_turn
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.failure import Failure
+from aiozerocopy._net.block import must_end
 from aiozerocopy.shm.record import Record
 
 if TYPE_CHECKING:
@@ -54,6 +59,7 @@ _HEAD = struct.Struct("<QQI12x")
 CALL, FORGET, RESULT, ERROR = 1, 2, 3, 4
 _LONGEST_TEXT = 4000  # bytes of an error
 _MOST_UNSENT = 64  # answers
+_LONGEST = 1e9  # seconds: the other side is not told of a longer timeout
 
 
 def _head_of(record: Record, *kinds: int) -> tuple[int, int, int] | None:
@@ -86,17 +92,20 @@ class Request(Record):
 
 
 class _Call:
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.answer: Record | Failure[Exception] | None = None
         self._event: anyio.Event | None = None
 
     def end(self, answer: Record | Failure[Exception]) -> None:
-        self.answer = answer
+        """Give it an answer, unless it has one, and wake its task; again if need be."""
+        if self.answer is None:
+            self.answer = answer
         self.wake()
 
     @property
     def waits(self) -> bool:
-        return self._event is not None and self.answer is None
+        return self._event is not None and not self._event.is_set()
 
     def wake(self) -> None:
         if self._event is not None:
@@ -131,6 +140,7 @@ class Rpc(AsyncResource):
         self._count = 0
         self._forgotten: list[int] = []  # calls, by their numbers
         self._reader: _Call | None = None
+        self._come: Record | None = None  # an answer that is being handed out
         self._failure: Failure[Exception] | None = None
         self._scopes: dict[int, anyio.CancelScope] = {}  # of the calls being handled
         self._unsent = 0  # answers that wait for room
@@ -157,34 +167,53 @@ class Rpc(AsyncResource):
         Raises:
             RemoteError: the handler has failed.
             TimeoutError: there was no answer in time.
-            StreamBroken: the other side has died, or stopped serving.
+            StreamBroken: the other side has died, or has closed the Rpc.
             StreamClosed: this side is closed.
             TypeError, ValueError, BufferError: as `Ring.send`.
         """
         if not self._requests.sends:
             raise TypeError("this side of the Rpc serves, it does not call")
         self._count += 1
-        number, call = self._count, _Call()
-        deadline = 0
-        if timeout is not None:
-            deadline = time.monotonic_ns() + max(int(timeout * 1e9), 0)
-        try:
-            with anyio.fail_after(timeout):
-                if self._failure is not None:
-                    raise self._failure.again()
-                self._say_forgotten()
-                self._calls[number] = call
-                head = _HEAD.pack(number, deadline, CALL)
-                await self._ask(call, method, (head, *buffers))
-                await self._answered(call)
-        finally:
-            if self._calls.pop(number, None) is not None and call.answer is None:
-                self._forgotten.append(number)
-                self._say_forgotten()
+        call = _Call(self._count)
+        run = partial(self._run, call, method, buffers, timeout)
+        await and_end(run, partial(self._end, call))
         assert call.answer is not None
         if isinstance(call.answer, Failure):
             raise call.answer.again()
         return call.answer
+
+    async def _run(
+        self,
+        call: _Call,
+        method: int,
+        buffers: tuple[Buffer, ...],
+        timeout: float | None,  # noqa: ASYNC109
+    ) -> None:
+        deadline = 0
+        if timeout is not None and timeout < _LONGEST:
+            deadline = time.monotonic_ns() + max(int(timeout * 1e9), 0)
+        with anyio.fail_after(timeout):
+            if self._failure is not None:
+                raise self._failure.again()
+            self._say_forgotten()
+            self._calls[call.number] = call
+            head = _HEAD.pack(call.number, deadline, CALL)
+            await self._ask(call, method, (head, *buffers))
+            await self._answered(call)
+
+    def _end(self, call: _Call) -> None:
+        """Forget a call, and let another task read; may be called twice."""
+        if call.number in self._calls and call.answer is None:
+            self._forgotten.append(call.number)
+        self._calls.pop(call.number, None)
+        self._say_forgotten()
+        if self._reader is call:
+            self._reader = None
+        if self._reader is None:
+            for other in self._calls.values():
+                if other.waits:
+                    other.wake()
+                    break
 
     @in_turn
     async def _ask(self, call: _Call, method: int, buffers: tuple[Buffer, ...]) -> None:
@@ -206,25 +235,22 @@ class Rpc(AsyncResource):
         """Return when the call has its answer; meanwhile this or another task reads."""
         try:
             while call.answer is None:
-                if self._reader is not None:
+                if self._reader not in (None, call):
                     await call.wait()
                     continue
                 self._reader = call
-                while call.answer is None:
-                    self._hand_out(await self._replies.receive())
+                if self._come is None:
+                    # (one statement: no signal handler runs before it is stored)
+                    self._come = await self._replies.receive()
+                record = self._come
+                self._hand_out(record)
+                self._come = None
+                record.release()
         except (anyio.EndOfStream, StreamBroken, StreamClosed) as error:
             self._fail(error)
-        finally:
-            # (also if the call was cancelled when it was about to read)
-            if self._reader is call:
-                self._reader = None
-            if self._reader is None:  # let another task read
-                for other in self._calls.values():
-                    if other.waits:
-                        other.wake()
-                        break
 
     def _hand_out(self, record: Record) -> None:
+        """End the call that the record answers; may be called twice."""
         self._say_forgotten()
         head = _head_of(record, RESULT, ERROR)
         if head is None:
@@ -234,8 +260,7 @@ class Rpc(AsyncResource):
             return
         number, _, kind = head
         call = self._calls.get(number)
-        if call is None or call.answer is not None:
-            record.release()  # (the call was forgotten)
+        if call is None:  # (it was forgotten)
             return
         body = record.view[_HEAD.size :]
         if kind == ERROR:
@@ -243,7 +268,6 @@ class Rpc(AsyncResource):
             call.end(Failure(RemoteError(name, text)))
         else:
             call.end(Record(body, record.type_id))
-        record.release()
 
     def _fail(self, error: Exception) -> None:
         """End all calls with an error: no answer will come any more."""
@@ -251,8 +275,7 @@ class Rpc(AsyncResource):
             error = StreamBroken("the other side has closed the Rpc")
         self._failure = Failure(error)
         for call in self._calls.values():
-            if call.answer is None:
-                call.end(self._failure)
+            call.end(self._failure)
 
     def _say_forgotten(self) -> None:
         """Tell the other side which calls were forgotten, if there is room now."""
@@ -273,7 +296,8 @@ class Rpc(AsyncResource):
         The handler returns a buffer, several in a tuple or a list, or None.  Calls are
         handled at the same time, each in a task.  A call that is forgotten, or whose
         time is up, is cancelled.  If the handler raises, the caller gets the exception
-        as `RemoteError`.
+        as `RemoteError`.  If `serve` is cancelled, the calls that are being handled get
+        no answer, even if it is called again: close the Rpc to tell their callers.
 
         A request is in the ring's own memory until nothing refers to it: if you keep
         many, the ring fills.
@@ -335,6 +359,10 @@ class Rpc(AsyncResource):
                     kind, buffers = RESULT, _buffers(await handler(request))
                 except Exception as error:
                     kind, buffers = ERROR, (_worded(error),)
+                except asyncio.CancelledError as error:
+                    if must_end():
+                        raise
+                    kind, buffers = ERROR, (_worded(error),)
                 finally:
                     del request
                 await self._reply(number, kind, buffers, method)
@@ -377,5 +405,9 @@ def _buffers(result: Any) -> tuple[Any, ...]:
 
 def _worded(error: BaseException) -> bytes:
     """Return the record's bytes for an exception, which `_hand_out` decodes."""
-    text = f"{type(error).__name__}\0{error}".encode(errors="replace")
-    return text[:_LONGEST_TEXT]
+    try:
+        text = str(error)
+    except Exception:
+        text = "<exception str() failed>"  # (as a traceback says)
+    named = f"{type(error).__name__}\0{text}".encode(errors="replace")
+    return named[:_LONGEST_TEXT]

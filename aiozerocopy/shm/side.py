@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiozerocopy._core import waiter
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.ring_end import CLOSED, RingEnd
 from aiozerocopy._core.waiter import call_soon, current_loop, runs_here
@@ -58,6 +59,16 @@ class Side:
             raise StreamClosed(CLOSED)
         if not runs_here(self._loop):
             raise RuntimeError("the ring is used by another event loop, or thread")
+
+    async def begin(self) -> None:
+        """Begin a call whose result may be here already: let others run, as `breathe`.
+
+        Raises: as `enter`.
+        """
+        self.enter()
+        await waiter.enter()
+        await self.breathe(0)
+        self.enter()
 
     async def breathe(self, nbytes: int) -> None:
         """Yield to the loop now and then, for the sake of calls that never wait."""

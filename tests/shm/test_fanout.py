@@ -7,8 +7,8 @@ from typing import Any
 
 import anyio
 import pytest
-from links import attempt, linux_only, others_wait
-from rings import SMALL, opened
+from links import attempt, linux_only, others_wait, until
+from rings import SMALL, opened, ring_pair
 
 import aiozerocopy as azc
 from aiozerocopy.shm import FanOut, Ring
@@ -95,11 +95,11 @@ async def test_one_that_leaves_is_left_out(how: str, tmp_path: Path) -> None:
         consumer = out.consumers[0]
         if how == "abort":
             leaves.abort()
+            await until(lambda: consumer.ring._end.stats().gone)
         else:
             await leaves.aclose()
-        for _ in range(8):  # (a death is noticed once the ring is full)
-            await out.send(RECORD)
-            assert await received(stays, 1) == [RECORD]
+        await out.send(RECORD)
+        assert await received(stays, 1) == [RECORD]
         assert isinstance(consumer.error, azc.StreamBroken)
         assert len(out.consumers) == 1
 
@@ -112,6 +112,16 @@ async def test_end_is_told_to_all(tmp_path: Path) -> None:
             assert await received(end, 1) == [b"last"]
             with pytest.raises(anyio.EndOfStream):
                 await end.receive()
+
+
+async def test_closed_fan_out(tmp_path: Path) -> None:
+    async with fan(tmp_path, "block") as (out, _), ring_pair(tmp_path) as (ring, _):
+        await out.aclose()
+        with pytest.raises(azc.StreamClosed, match="the FanOut is closed"):
+            await out.send(b"late")
+        with pytest.raises(azc.StreamClosed, match="the FanOut is closed"):
+            out.attach(ring)
+        await ring.send(b"it is still ours")
 
 
 async def test_record_that_is_too_big_goes_to_nobody(tmp_path: Path) -> None:

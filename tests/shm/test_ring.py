@@ -4,19 +4,30 @@ import asyncio
 import gc
 import importlib
 import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import numpy as np
 import pytest
-from links import attempt, attempting, linux_only, meanwhile, others_wait, until
+from links import (
+    attempt,
+    attempting,
+    is_trio,
+    linux_only,
+    meanwhile,
+    others_wait,
+    until,
+)
 from rings import SMALL, filled, opened, ring_pair
 
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core import change, memory
 from aiozerocopy._core.binding import lib
 from aiozerocopy._core.ring_end import Taken
+from aiozerocopy.shm import FanOut
 
 pytestmark = [linux_only, pytest.mark.anyio]
 
@@ -128,6 +139,14 @@ async def test_batch_that_is_no_array(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="9 bytes is not an array of float32"):
             batch.array("float32")
         assert batch.array("uint8", (3, 3)).shape == (1, 3, 3)
+
+
+async def test_batch_of_more_than_can_be_there(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        for most in (1 << 31, 10**20):
+            await filled(producer, b"")
+            with await consumer.receive_batch(most) as batch:
+                assert len(batch) == SMALL // 64
 
 
 async def test_batch_that_is_lost_to_an_exception_comes_again(tmp_path: Path) -> None:
@@ -388,7 +407,81 @@ async def test_route_whose_task_is_cancelled(tmp_path: Path) -> None:
         assert bytes(second.result) == b"b"
 
 
+async def test_byte_stream_with_routes_keeps_all(tmp_path: Path) -> None:
+    """Two tasks may wait for its records, so that there may be several rests."""
+    async with ring_pair(tmp_path) as (producer, consumer):
+        consumer.route(9)
+        stream = consumer.receive_stream()
+        async with anyio.create_task_group() as tasks:
+            both = [attempt(tasks, stream.receive, 2) for _ in range(2)]
+            await others_wait()
+            await producer.send(b"abcdef")
+            await producer.send(b"ABCDEF")
+        rest = [await stream.receive(), await stream.receive()]
+    assert sorted(each.result for each in both) == [b"ab", b"cd"]
+    assert rest == [b"ef", b"ABCDEF"]
+
+
+async def test_long_sends_of_a_byte_stream_are_not_mixed(tmp_path: Path) -> None:
+    size = 3 * SMALL
+    async with ring_pair(tmp_path) as (producer, consumer):
+        to, back = producer.send_stream(), consumer.receive_stream()
+        received = b""
+        async with anyio.create_task_group() as tasks:
+            for letter in (b"a", b"b"):
+                attempt(tasks, to.send, letter * size)
+            while len(received) < 2 * size:
+                received += await back.receive()
+    assert received == b"a" * size + b"b" * size
+
+
+@pytest.mark.every_loop
+@pytest.mark.parametrize("how", ["bytes", "route", "fan-out"])
+async def test_calls_that_never_wait_let_others_run(how: str, tmp_path: Path) -> None:
+    """On trio each call, on asyncio one of many."""
+    async with ring_pair(tmp_path) as (producer, consumer):
+        ran = anyio.Event()
+
+        async def other() -> None:
+            ran.set()
+
+        call: Callable[[], Awaitable[object]]
+        if how == "bytes":
+            await producer.send(RECORD)
+            call = partial(consumer.receive_stream().receive, 1)
+        elif how == "route":
+            call = consumer.route(1).receive
+            for _ in range(600):
+                await producer.send(b"", type_id=1)
+            await producer.send(b"", type_id=2)
+            await consumer.route(2).receive()  # (it puts the others into their queue)
+        else:
+            fan = FanOut()
+            fan.attach(producer, "drop")
+            call = partial(fan.send, b"")
+        await call()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(other)
+            for _ in range(2 if is_trio() else 513):
+                await call()
+            assert ran.is_set()
+
+
 # ---- the end ------------------------------------------------------------------------
+
+
+async def test_byte_stream_of_a_closed_ring(tmp_path: Path) -> None:
+    """Even with bytes that were not received, and none to be sent."""
+    producer, consumer = await opened(tmp_path)
+    to, back = producer.send_stream(), consumer.receive_stream()
+    await to.send(b"abcd")
+    assert await back.receive(2) == b"ab"
+    await to.aclose()
+    await back.aclose()
+    with pytest.raises(StreamClosed):
+        await to.send(b"")
+    with pytest.raises(StreamClosed):
+        await back.receive(2)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,16 @@ from typing import Any
 import anyio
 import pytest
 import scripts
-from links import attempting, fork, linux_only, meanwhile, others_wait, refusing, until
+from links import (
+    attempting,
+    cut_short,
+    fork,
+    linux_only,
+    meanwhile,
+    others_wait,
+    refusing,
+    until,
+)
 from ring_peer import (
     ANSWER,
     ASK,
@@ -32,6 +41,7 @@ from ring_peer import (
     INDEX_OF_PRODUCER,
     OFFER,
     PAGE,
+    PRODUCER,
     Peer,
     bell,
     facing,
@@ -138,6 +148,58 @@ async def test_offer_that_is_none(tmp_path: Path, name: str) -> None:
             with pytest.raises(OSError, match=words) as caught:
                 await azc.shm.connect_ring(tmp_path / "ring")
     assert str(tmp_path) in str(caught.value)
+
+
+async def test_offer_of_the_other_role(tmp_path: Path) -> None:
+    def serve() -> None:
+        sock, _ = listener.accept()
+        with sock:
+            assert sock.recv(100) == hello(ASK, PRODUCER)
+            offered = fds()
+            socket.send_fds(sock, [offering(role=CONSUMER)], offered)
+            for fd in offered:
+                os.close(fd)
+            sock.recv(100)
+
+    with listening(tmp_path / "ring") as listener:
+        async with meanwhile(anyio.to_thread.run_sync, serve):
+            with pytest.raises(ConnectionError, match="does not speak"):
+                await azc.shm.connect_ring(tmp_path / "ring", sends=True)
+
+
+# Locked memory: mmap fails with EAGAIN, which is no reason to wait for the socket.
+LOCKED = """
+import ctypes, resource
+
+async def main():
+    libc, version = ctypes.CDLL(None), ctypes.create_string_buffer(8)
+    version[:4] = (0x20080522).to_bytes(4, sys.byteorder)
+    able = (ctypes.c_uint32 * 6)()
+    libc.capget(version, able)
+    able[0] &= ~(1 << 14)  # CAP_IPC_LOCK
+    libc.capset(version, able)
+    _, most = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (min(8 << 20, most % 2**64), most))
+    assert libc.mlockall(2) == 0  # MCL_FUTURE
+    try:
+        await azc.shm.connect_ring(sys.argv[2])
+    except OSError as error:
+        print(error.strerror)
+
+run(main)
+"""
+
+
+async def test_memory_that_cannot_be_locked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "ring"
+    async with cut_short(lambda: azc.shm.listen_ring(path, 16 << 20)):
+        await until(path.exists)
+        program = partial(scripts.run, LOCKED, "asyncio", str(path))
+        said = await anyio.to_thread.run_sync(program)
+    assert "Cannot allocate memory" in said
+    assert "turned away: Cannot allocate memory" in caplog.text
 
 
 # ---- a hostile visitor --------------------------------------------------------------
@@ -545,6 +607,17 @@ async def test_death_wakes_who_waits(tmp_path: Path, sends: bool) -> None:
         assert time.monotonic() - killed < WAKES_WITHIN
         assert isinstance(waiting.error, StreamBroken)
         assert "died" in str(waiting.error)
+
+
+async def test_death_is_noticed_while_there_is_room(tmp_path: Path) -> None:
+    async with with_process(tmp_path, "idle", sends=True) as (ring, process):
+        await ring.send(RECORD)
+        process.kill()
+        await until(lambda: ring._end.stats().gone)
+        with pytest.raises(StreamBroken, match="the consumer died"):
+            await ring.send(RECORD)
+        with pytest.raises(StreamBroken, match="the consumer died"):
+            await ring.reserve(10)
 
 
 async def test_death_of_a_stopped_process(tmp_path: Path) -> None:

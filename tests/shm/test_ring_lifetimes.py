@@ -6,8 +6,10 @@ would end a process are looked for in programs of their own.
 """
 
 import asyncio
+import contextlib
 import gc
 import os
+import struct
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -32,7 +34,7 @@ from rings import filled, opened
 
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core import memory
-from aiozerocopy.shm import Batch, FanOut, Ring
+from aiozerocopy.shm import Batch, FanOut, Ring, Rpc
 
 pytestmark = linux_only
 
@@ -139,8 +141,8 @@ CASES = {
     "receive, cancelled": Case(Ends.receive, cancel=True),
     "receive_batch": Case(Ends.receive_batch, Ends.send_two, records=2),
     "async for": Case(Ends.iterate, Ends.send_two, records=2),
-    "route": Case(Ends.receive_by_type, Ends.send_two),
-    "route, waiting": Case(Ends.receive_by_type, meanwhile=Ends.send_two),
+    "route": Case(Ends.receive_by_type, Ends.send_two, records=2),
+    "route, waiting": Case(Ends.receive_by_type, meanwhile=Ends.send_two, records=2),
     "release": Case(Ends.release, Ends.send_two),
     "aclose of the producer": Case(
         lambda ends: ends.producer.aclose(), Ends.send_two, closes=True
@@ -220,7 +222,9 @@ class Scene:
             else:
                 got += await self.send_the_last(ends)
                 if ends.consumer._routes is not None:
-                    ends.consumer.route(1)._queue.clear()  # of the routes
+                    queue = ends.consumer.route(1)._queue
+                    got += len(queue)
+                    queue.clear()
                 if self.case.records not in (None, got):
                     self.complaints.append(f"{got} of its records arrived")
                 if ends.consumer.stats.held:
@@ -278,6 +282,92 @@ def test_every_line(
         return Scene(CASES[name], lines).play(tmp_path)
 
     run_on(loop, partial(hit_each_line, play, ROOMS, some))
+
+
+every_line = pytest.mark.parametrize("loop", LOOPS)
+
+
+@pytest.mark.slow
+@every_line
+@pytest.mark.parametrize("is_routed", [False, True])
+def test_byte_stream_at_every_line(
+    is_routed: bool, loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+
+    async def play(lines: Lines) -> list[str]:
+        producer, consumer = await opened(tmp_path)
+        if is_routed:
+            consumer.route(9)
+        stream, got = consumer.receive_stream(), b""
+        async with producer, consumer:
+            await producer.send(b"abcdefghij")
+            await producer.send(b"klmnopqrst")
+            with lines:
+                for _ in range(3):
+                    with contextlib.suppress(Interruption):
+                        got += await stream.receive(7)
+            await producer.aclose()
+            async for piece in stream:
+                got += piece
+        return [] if got == b"abcdefghijklmnopqrst" else [f"{got!r} arrived"]
+
+    run_on(loop, partial(hit_each_line, play, ROOMS))
+
+
+HEAD = struct.Struct("<QQI12x")  # of a call or its answer: number, deadline, kind
+
+
+async def answer_all(requests: Ring, replies: Ring) -> None:
+    """Answer the calls that have come, the last one first."""
+    if requests.stats.bytes_used:
+        with await requests.receive_batch() as batch:
+            for said in map(bytes, reversed(list(batch))):
+                number, _, kind = HEAD.unpack_from(said)
+                if kind == 1:
+                    await replies.send(HEAD.pack(number, 0, 3), said[HEAD.size :])
+
+
+@pytest.mark.slow
+@every_line
+def test_calls_at_every_line(loop: str, tmp_path: Path) -> None:
+    """One call is interrupted; the others get their answers, also later ones."""
+    for name in ("there", "back"):
+        (tmp_path / name).mkdir()
+
+    async def play(lines: Lines) -> list[str]:
+        async def call(name: bytes) -> None:
+            with contextlib.suppress(Interruption):
+                with await rpc.call(1, name) as answer:
+                    assert bytes(answer) == name
+
+        out, requests = await opened(tmp_path / "there")
+        replies, back = await opened(tmp_path / "back")
+        async with requests, replies, Rpc(out, back) as rpc:
+            with lines:
+                calls = [asyncio.ensure_future(call(name)) for name in (b"a", b"b")]
+                await others_wait()
+                await answer_all(requests, replies)
+                await others_wait()
+                calls.append(asyncio.ensure_future(call(b"c")))
+                await others_wait()
+                await answer_all(requests, replies)
+            calls.append(asyncio.ensure_future(call(b"d")))
+            await others_wait()
+            await answer_all(requests, replies)
+            hanging = (await asyncio.wait(calls, timeout=PATIENCE))[1]
+            for each in hanging:
+                each.cancel()
+            await asyncio.wait(calls)
+            complaints = [f"{len(hanging)} calls hang"] if hanging else []
+            complaints += [f"{len(rpc._calls)} calls are left"] if rpc._calls else []
+            del call, calls
+            gc.collect()
+            if back.stats.held:
+                complaints.append("an answer is held by nobody")
+        return complaints
+
+    run_on(loop, partial(hit_each_line, play, ("shm.rpc", "_core.borrows")))
 
 
 # ---- programs -----------------------------------------------------------------------
@@ -353,12 +443,16 @@ async def main():
     producer, consumer = await opened()
     await producer.send(b"one")
     record = await consumer.receive()
+    stream = consumer.receive_stream()
+    await producer.send(b"two")
+    assert await stream.receive(1) == b"t"
     pid = os.fork()
     if pid == 0:
         try:
             assert bytes(record) == b"one"
             del record
-            for call in (producer.send(b"no"), consumer.receive()):
+            calls = producer.send(b"no"), consumer.receive(), stream.receive()
+            for call in calls:
                 try:
                     call.send(None)
                 except azc.StreamClosed as error:
@@ -367,18 +461,19 @@ async def main():
                     os._exit(3)
             producer.abort()
             consumer.abort()
-            del producer, consumer, call
+            del producer, consumer, stream, call, calls
             gc.collect()
         except BaseException as error:
             os.write(2, repr(error).encode())
             os._exit(2)
         time.sleep(0.1)  # with what it has inherited
         os._exit(0)
-    assert consumer.stats.held == 1
+    assert consumer.stats.held == 2
     del record
+    assert await stream.receive() == b"wo"
     assert consumer.stats.held == 0
-    await producer.send(b"two")
-    assert bytes(await consumer.receive()) == b"two"
+    await producer.send(b"three")
+    assert bytes(await consumer.receive()) == b"three"
     producer.abort()
     try:
         await consumer.receive()

@@ -1,5 +1,8 @@
 """Rpc over two rings: answers in any order, errors, deadlines, cancels and deaths."""
 
+import asyncio
+import math
+import re
 import struct
 import time
 from collections.abc import AsyncIterator, Awaitable
@@ -19,7 +22,12 @@ from aiozerocopy.shm import RemoteError, Request, Ring, Rpc
 np = pytest.importorskip("numpy")
 pytestmark = [linux_only, pytest.mark.anyio]
 
-ECHO, FAIL, WAIT, NOTHING, HUGE, ODD = range(1, 7)
+ECHO, FAIL, WAIT, NOTHING, HUGE, ODD, MUTE, STRAY = range(1, 9)
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise ValueError
 
 
 class Handler:
@@ -38,12 +46,16 @@ class Handler:
             return request.view  # (a view of the other ring)
         if request.method == FAIL:
             raise KeyError("no such thing")
+        if request.method == MUTE:
+            raise MuteError
         if request.method == HUGE:
             return bytes(2 * SMALL)
         if request.method == ODD:
             return ["text"]
         if request.method == NOTHING:
             return None
+        if request.method == STRAY:  # as if it awaited what somebody has cancelled
+            raise asyncio.CancelledError
         self.begun.append(said)
         gate = self.gates[said] = anyio.Event()
         try:
@@ -115,11 +127,13 @@ async def test_answers_come_in_any_order(tmp_path: Path) -> None:
         (FAIL, "KeyError", "no such thing"),
         (HUGE, "ValueError", "does not fit this ring"),
         (ODD, "TypeError", "bytes-like object is required"),
+        (MUTE, "MuteError", "str() failed"),
+        (STRAY, "CancelledError", ""),
     ],
 )
 async def test_error_is_told(method: int, kind: str, says: str, tmp_path: Path) -> None:
     async with served(tmp_path) as (rpc, _, _):
-        with pytest.raises(RemoteError, match=says) as caught:
+        with pytest.raises(RemoteError, match=re.escape(says)) as caught:
             await rpc.call(method)
         assert caught.value.kind == kind
         assert says in caught.value.text
@@ -170,6 +184,14 @@ async def test_deadline_is_kept_on_both_sides(tmp_path: Path) -> None:
         assert deadline is not None
         assert 0 < deadline - began < 5
         assert await text(rpc.call(ECHO, b"x", timeout=10)) == b"x"
+
+
+@pytest.mark.every_loop
+@pytest.mark.parametrize("seconds", [1e12, math.inf])
+async def test_timeout_that_never_ends(seconds: float, tmp_path: Path) -> None:
+    async with served(tmp_path) as (rpc, _, handler):
+        assert await text(rpc.call(ECHO, b"x", timeout=seconds)) == b"x"
+        assert handler.deadlines == [None]
 
 
 @pytest.mark.parametrize("seconds", [0, -1])

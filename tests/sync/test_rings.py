@@ -12,7 +12,7 @@ import scripts
 from interruption import HandedOver
 from links import begun_in_thread
 
-from aiozerocopy import StreamClosed, sync
+from aiozerocopy import StreamBroken, StreamClosed, sync
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.ring_end import Taken
 
@@ -181,9 +181,28 @@ def test_ctrl_c_ends_a_wait_for_the_turn(ends: tuple[sync.Ring, sync.Ring]) -> N
     assert len(waits) == 1
 
 
+def test_death_is_noticed_while_there_is_room(
+    ends: tuple[sync.Ring, sync.Ring],
+) -> None:
+    sender, receiver = ends
+    sender.send(b"early")
+    receiver.abort()
+    while not sender._it._end.stats().gone:
+        pass
+    with pytest.raises(StreamBroken, match="the consumer died"):
+        sender.send(b"late")
+
+
 def test_no_batch_of_none(ends: tuple[sync.Ring, sync.Ring]) -> None:
     with pytest.raises(ValueError, match="most must be at least 1, not 0"):
         ends[1].receive_batch(0)
+
+
+def test_batch_of_more_than_can_be_there(ends: tuple[sync.Ring, sync.Ring]) -> None:
+    sender, receiver = ends
+    sender.send(b"one")
+    with receiver.receive_batch(10**20) as batch:
+        assert [bytes(record) for record in batch] == [b"one"]
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
