@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -176,9 +177,11 @@ class Encoding:
         return message
 
     def _fail(self, error: Exception) -> None:
-        log.debug("an encoder failed", exc_info=error)
         for client in self.clients:
             client._fail(error)
+        # (a logger could keep the error, and so the frame's memory)
+        told = "".join(traceback.format_exception(error))
+        log.error("an encoder failed, and its clients were disconnected:\n%s", told)
 
     async def _offer_to_all(self, message: Message, started: float) -> None:
         lineup, others = self.clients.sort(self._offered)

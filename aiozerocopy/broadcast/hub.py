@@ -105,7 +105,8 @@ class Broadcast(Block):
         It is called once for each frame, not for each client.  `publish` calls a plain
         function itself.  An async one runs in the background, on the newest frame
         whenever it is done with another.  Its clients miss the frames between, unless
-        one of them has the policy "block": then `publish` waits for the encoder.
+        one of them has the policy "block": then `publish` waits for the encoder.  If an
+        encoder raises an exception, that is logged, and its clients are disconnected.
 
         ``on_event(client, event, sequence)``, a plain function, is called when a frame
         was "sent" or "dropped", and when the client was "closed".

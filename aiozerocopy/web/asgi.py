@@ -38,8 +38,8 @@ from aiozerocopy.web.request import (
     SEND_SECONDS,
     Refused,
     Request,
+    decoded,
     fields_of,
-    joined,
 )
 from aiozerocopy.web.settings import MODES, PATIENCE, VIEWERS
 from aiozerocopy.web.site import Site
@@ -147,11 +147,8 @@ class WebApp:
 
 def request_of(scope: Scope) -> Request:
     """Raises: Refused, for an invalid address, or one without its last slash."""
-    headers = joined(
-        (name.decode("latin-1"), value.decode("latin-1"))
-        for name, value in scope["headers"]
-    )
-    query = scope["query_string"].decode("latin-1")
+    headers = decoded(scope["headers"])
+    query = (scope.get("query_string") or b"").decode("latin-1")
     return Request(
         method=scope.get("method", "GET"),
         authority=headers.get("host", ""),
@@ -172,7 +169,7 @@ def _path_in(scope: Scope, query: str) -> str:
     the folder above.
     """
     path: str = scope["path"]
-    root: str = scope.get("root_path", "").rstrip("/")
+    root: str = (scope.get("root_path") or "").rstrip("/")
     # (some servers cut the root off, others do not)
     below = path[len(root) :] if f"{path}/".startswith(f"{root}/") else path
     name = (path or root).rpartition("/")[2]

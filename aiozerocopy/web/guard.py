@@ -146,13 +146,18 @@ def _signed(key: bytes, end: str) -> str:
 
 
 def _token_of(request: Request) -> bytes:
-    """The token that was given; empty if none was."""
+    """The token that was given, in UTF-8; empty if none was."""
     given = request.query.get("token")
     if given is None:
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer":
             return b""
-    return given.strip().encode(errors="surrogateescape")
+    given = given.strip()
+    try:
+        return given.encode()
+    except UnicodeEncodeError:  # a header in Latin-1, as Python's clients send it
+        sent = given.encode(errors="surrogateescape")
+        return sent.decode("latin-1").encode()
 
 
 def _without_token(request: Request, *, is_wrong: bool) -> Refused:

@@ -37,8 +37,8 @@ from aiozerocopy.web.request import (
     SEND_SECONDS,
     Refused,
     Request,
+    decoded,
     fields_of,
-    joined,
     refuse_body,
 )
 from aiozerocopy.web.websocket import WebSocket, accepting
@@ -73,10 +73,7 @@ def parse_request(event: h11.Request, peer: str, *, is_secure: bool) -> Request:
     """Raises: Refused, for another version, or an invalid address."""
     if not event.http_version.startswith(b"1."):
         raise Refused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
-    headers = joined(
-        (name.decode("latin-1"), value.decode("latin-1"))
-        for name, value in event.headers
-    )
+    headers = decoded(event.headers)
     authority = headers.get("host", "")
     try:
         target = event.target.decode("ascii")

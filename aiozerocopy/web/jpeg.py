@@ -37,6 +37,7 @@ _PART_END = b"\r\n"
 # Both compressors have these names for the formats; for gray each has its own.
 _COLOURS = {"rgb24": "RGB", "rgba": "RGBX", "bgr24": "BGR", "bgra": "BGRX"}
 CONTENT_TYPE = f"multipart/x-mixed-replace; boundary={BOUNDARY}"
+MAX_SIDE = 65_500  # pixels, for libjpeg
 
 
 def _with_simplejpeg(array: Any, form: PixelFormat, quality: int) -> bytes:
@@ -115,7 +116,7 @@ class JpegEncoder:
     async def _encoded(self, frame: Published) -> bytes | UnknownPicture:
         if self._newest[0] != frame.sequence:
             try:
-                picture = picture_format(frame)
+                picture = _picture_format(frame)
             except UnknownPicture as reason:
                 self._newest = frame.sequence, UnknownPicture(str(reason))
             else:
@@ -129,6 +130,17 @@ class JpegEncoder:
             size = (picture.width, picture.height)
             array, form = to_rgb(array, size, source=form.name), FORMATS["rgb24"]
         return self._compress(array, form, self._quality)
+
+
+def _picture_format(frame: Published) -> PictureFormat:
+    """Raises: UnknownPicture, also for a frame that no JPEG can hold."""
+    picture = picture_format(frame)
+    width, height = picture.width, picture.height
+    if max(width, height) > MAX_SIDE:
+        raise UnknownPicture(
+            f"its size is {width}x{height}: JPEG has at most {MAX_SIDE}x{MAX_SIDE}"
+        )
+    return picture
 
 
 def _part(frame: Published, kind: str, content: bytes) -> Sequence[bytes]:

@@ -12,7 +12,8 @@ An encoder runs while somebody watches its rendition.  Another encoder is starte
 the picture's size changes, and when the bitrate does, if the running one cannot change
 that.  If an encoder fails, its viewers go on with another rendition.  If all have
 failed in the last minute, or the first one fails before a viewer has a picture, the
-viewer hears that its mode does not work.  A frame that cannot be shown does not reach
+viewer hears that its mode does not work.  For a few seconds newcomers hear the same,
+and no other encoder is started for them.  A frame that cannot be shown does not reach
 an encoder: viewers get the reason.
 """
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from aiozerocopy.web.planes import Planes
 
 # Seconds until viewers may move to a rendition that has failed, or has just begun.
+# Newcomers start the first one again RESTART_SECONDS after it failed.
 FAILED_SECONDS, RESTART_SECONDS = 60.0, 5.0
 MIN_BITRATE, MAX_BITRATE = 2_000_000, 8_000_000  # bits a second, of the first rendition
 
@@ -214,10 +216,13 @@ class Rendition:
     # -- viewers ------------------------------------------------------------------
 
     def join(self, queue: PacketQueue) -> None:
-        """Push packets to a queue, from a key frame on.
+        """Push packets to a queue, from a key frame on; end it if we have just failed.
 
         Raises: StreamClosed, RuntimeError.
         """
+        if time.monotonic() - self._failed_at < RESTART_SECONDS:
+            queue.end(self)
+            return
         for packet in self._current.packets_so_far():
             queue.push(packet)
         self._queues.add(queue)

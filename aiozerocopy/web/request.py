@@ -45,7 +45,7 @@ class Request:
     authority: str  # host and port that the client asked for
     path: str
     query: Mapping[str, str]
-    headers: Headers  # as `joined` makes them
+    headers: Headers  # as `joined` makes them of text, `decoded` of bytes
     version: str = "1.1"
     wants_websocket: bool = False
     peer: str = ""  # the client's address, if it has one
@@ -85,6 +85,14 @@ def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
         name = raw_name.lower()
         found[name] = f"{found[name]}, {value}" if name in found else value
     return found
+
+
+def decoded(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers as UTF-8, by their names; other bytes are escaped, as aiohttp does."""
+    return joined(
+        (name.decode("latin-1"), value.decode(errors="surrogateescape"))
+        for name, value in headers
+    )
 
 
 def fields_of(query: str) -> dict[str, str]:

@@ -84,7 +84,7 @@ def serve(
         FileNotFoundError, PermissionError: of the ``file``.
         OSError: as `serve_tcp`, when the server is entered.
     """
-    check(port=port, ssl_context=ssl_context)
+    check(host=host, port=port, ssl_context=ssl_context)
     limits = max_viewers, max_per_address
     ways = Modes(hub, modes, quality, patience, *limits, hardware=hardware)
     return WebServer(

@@ -40,6 +40,7 @@ def _are_origins(value: Any) -> bool:
 # says is expected.
 CHECKS: dict[str, tuple[tuple[type, ...], Callable[[Any], bool] | None, str]] = {
     "hub": ((Broadcast,), None, "a Broadcast"),
+    "host": ((str, _NONE), None, "a name or an address, or None for all addresses"),
     "port": ((int,), range(LAST_PORT + 1).__contains__, f"from 0 to {LAST_PORT}"),
     "token": ((str, list, tuple, _NONE), _are_texts, "a string or a list of strings"),
     "title": ((str,), None, "a string"),

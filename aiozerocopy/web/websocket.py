@@ -172,7 +172,7 @@ def accepting(request: Request) -> dict[str, str]:
         and headers.get("sec-websocket-version") == "13"
     ):
         raise Refused(426, "this is for WebSockets only", UPGRADE)
-    key = headers.get("sec-websocket-key", "").encode("latin-1")
+    key = headers.get("sec-websocket-key", "").encode(errors="replace")
     try:
         length = len(base64.b64decode(key, validate=True))
     except ValueError:

@@ -427,7 +427,9 @@ async def test_newcomer_gets_the_last_key_and_waits_for_the_next() -> None:
 
 
 @pytest.mark.parametrize("slow", [False, True])
-async def test_encoder_that_fails_costs_only_its_own_clients(slow: bool) -> None:
+async def test_encoder_that_fails_costs_only_its_own_clients(
+    slow: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(_published: Published) -> Sequence[Any]:
         raise ZeroDivisionError
 
@@ -444,6 +446,9 @@ async def test_encoder_that_fails_costs_only_its_own_clients(slow: bool) -> None
             assert isinstance(bad.client.error, ZeroDivisionError)
             assert await good.receive() == (0, 1)
             await until(lambda: pool.stats.free == 1)
+    [record] = (each for each in caplog.records if each.name == "aiozerocopy")
+    assert record.levelname == "ERROR"
+    assert record.getMessage().endswith("raise ZeroDivisionError\nZeroDivisionError\n")
 
 
 @both_loops

@@ -101,6 +101,17 @@ async def test_scopes_that_are_unheard_of(hub: Broadcast) -> None:
         await Call({"type": "telepathy"}, "/").run(web.app(hub))
 
 
+async def test_scopes_without_what_is_optional(hub: Broadcast) -> None:
+    app = web.app(hub)
+    for query in ({}, {"query_string": None}):
+        call = Call(WEBSOCKET, "/nothing", root_path=None, **SAYS_WHY)
+        del call.scope["query_string"]
+        call.scope.update(query)
+        assert (await call.run(app)).status == 404
+    call = Call(HTTP, "/healthz", root_path=None)
+    assert (await call.run(app)).status == 200
+
+
 async def test_all_names_are_for_who_is_around_it(hub: Broadcast) -> None:
     call = await Call(HTTP, "/", ("host", "testserver")).run(web.app(hub))
     assert call.status == 403

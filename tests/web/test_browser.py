@@ -10,6 +10,7 @@ import ssl
 from functools import partial
 from io import BytesIO
 from typing import Any
+from unittest.mock import Mock
 
 import browser as chromium
 import numpy as np
@@ -125,6 +126,22 @@ async def test_another_way_when_the_best_does_not_work(
     async with Broadcast() as hub, web.serve(hub) as server, publishing(hub):
         await watch(page, server.url)
         await look(page, next(mode for mode in server.modes if mode != "h264"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["the server", "the browser"])
+async def test_the_only_way_does_not_work(
+    page: Page, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page says why, and tries again after a while."""
+    encoders = partial(by_ffmpeg, "/bin/false") if by == "the server" else Mock()
+    monkeypatch.setattr(modes, "find_encoders", lambda *_, **__: encoders)
+    script = "" if by == "the server" else "delete self.VideoDecoder"
+    why = "H.264 cannot be encoded here" if by == "the server" else "No WebCodecs"
+    async with page.changed_by(script), Broadcast() as hub:
+        async with web.serve(hub, modes=["h264"]) as server, publishing(hub):
+            await page.open(server.url)
+            assert why in await page.says("unable")
 
 
 @pytest.mark.slow

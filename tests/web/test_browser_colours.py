@@ -247,3 +247,30 @@ async def test_half_the_size_fills_the_canvas(
             seen = await page.tell(LOOK_AT_CORNERS)
         await page.open("about:blank")
     assert np.abs(np.subtract(seen, CORNERS)).max() <= 2 * NEAR, seen
+
+
+LOOK_AT_ENDS = """[[1, 0.5], [0.5, 1]].map(([x, y]) => {
+    const canvas = document.getElementById("picture");
+    const context = new OffscreenCanvas(2, 2).getContext("2d");
+    context.drawImage(canvas, -x * (canvas.width - 1), -y * (canvas.height - 1));
+    return context.getImageData(0, 0, 1, 1).data[1];
+})"""
+
+
+@pytest.mark.parametrize("by", ["webgl", "2d"])
+async def test_half_the_size_is_not_cut_off(
+    browser: chromium.Browser, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of each side is odd: the encoder scales it to one more."""
+    monkeypatch.setattr(renditions, "HALVED", 0)
+    inside, ends = 40, 220
+    picture = np.full((362, 642, 3), inside, np.uint8)
+    picture[-2:] = picture[:, -2:] = ends
+    page = chromium.Page(browser)
+    async with Broadcast() as hub, web.serve(hub, modes=["h264"]) as server:
+        async with chromium.publishing(hub, picture, "rgb24"):
+            await page.open(f"{server.url}?painter={by}")
+            await page.until("viewer.sequence > 0")
+            seen = await page.tell(LOOK_AT_ENDS)
+        await page.open("about:blank")
+    assert min(seen) > (inside + ends) / 2, seen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,8 @@ import browser as chromium
 import numpy as np
 import pytest
 from browser import Page
+from links import until
+from web_client import needs_jpeg
 
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
@@ -52,6 +55,12 @@ HIDE = """{
     };
 }"""
 
+# The page's clock is quicker than its timers: it is out of patience sooner.
+HASTE = """{
+    const real = performance.now.bind(performance);
+    performance.now = () => 4 * real();
+}"""
+
 each_mode = pytest.mark.parametrize("mode", ["h264", "mjpeg", "raw"])
 
 
@@ -61,6 +70,23 @@ async def serving(hub: Broadcast, mode: str = "raw", **options: Any) -> Any:
         if server.modes != (mode,):
             pytest.skip(f"{mode} needs a package or FFmpeg")
         yield server
+
+
+@dataclass
+class Link:
+    """The way from the server to the page."""
+
+    is_stuck: bool = False  # no picture gets through
+
+    def wrap(self, buffers: Any) -> Any:
+        return (b"",) if self.is_stuck else websocket.in_a_frame(buffers)
+
+
+@pytest.fixture
+def link(monkeypatch: pytest.MonkeyPatch) -> Link:
+    link = Link()
+    monkeypatch.setattr(websocket.WebSocket, "wrap", staticmethod(link.wrap))
+    return link
 
 
 async def test_connecting(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,22 +136,48 @@ async def test_a_server_that_is_frozen(page: Page, mode: str) -> None:
         await page.says("live")
 
 
-async def test_frames_that_do_not_get_through(
-    page: Page, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stuck = False
-
-    def wrap(buffers: Any) -> Any:
-        return (b"",) if stuck else websocket.in_a_frame(buffers)
-
-    monkeypatch.setattr(websocket.WebSocket, "wrap", staticmethod(wrap))
+async def test_frames_that_do_not_get_through(page: Page, link: Link) -> None:
     async with Broadcast() as hub, serving(hub) as server, publishing(hub):
         await page.open(server.url)
         await page.says("live")
-        stuck = True
+        link.is_stuck = True
         assert "the connection is too slow" in await page.says("stalled")
-        stuck = False
+        link.is_stuck = False
         await page.says("live")
+
+
+@pytest.mark.parametrize(
+    ("offered", "query"), [(["raw"], ""), (["mjpeg", "raw"], "?mode=raw")]
+)
+async def test_the_first_frame_takes_long(
+    page: Page, offered: list[str], query: str, link: Link
+) -> None:
+    """There is no other way, or the viewer has chosen this one: the page waits."""
+    link.is_stuck = True
+    async with page.changed_by(HASTE), Broadcast() as hub:
+        async with web.serve(hub, modes=offered) as server, publishing(hub):
+            await page.open(server.url + query)
+            assert "the connection is too slow" in await page.says("stalled")
+            await page.tell("self.first = viewer.connection")
+            await page.until("first.answer - first.begin > 7000")
+            assert await page.tell("first === viewer.connection")
+            link.is_stuck = False
+            await page.says("live")
+
+
+@needs_jpeg
+async def test_a_way_that_shows_nothing(page: Page, link: Link) -> None:
+    """The page takes another one; if that is lost, it begins again with the best."""
+    link.is_stuck = True
+    async with page.changed_by(HASTE), Broadcast() as hub:
+        async with web.serve(hub, modes=["mjpeg", "raw"]) as server, publishing(hub):
+            await page.open(server.url)
+            await page.until("viewer.connection && viewer.mode === 'mjpeg'")
+            await page.until("viewer.connection && viewer.mode === 'raw'")
+            await until(lambda: len(hub.clients) == 1)
+            hub.clients[0].stream.abort()  # type: ignore[attr-defined]
+            link.is_stuck = False
+            await page.until(f"viewer.mode === 'mjpeg' && {LIVE}")
 
 
 @each_mode

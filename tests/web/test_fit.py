@@ -25,6 +25,7 @@ from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import fit, modes, pixels, renditions
 from aiozerocopy.web.child import by_ffmpeg
 from aiozerocopy.web.codecs import H264, Task
+from aiozerocopy.web.exchange import CANNOT
 from aiozerocopy.web.link import Link
 from aiozerocopy.web.planes import Planes
 
@@ -223,6 +224,27 @@ async def test_who_comes_and_goes_starts_few(
             await until(lambda: hub.sequence > begun + 60)
         assert starts == [1, SECOND]
         assert other.configurations == 1
+
+
+@with_each_encoder
+@pytest.mark.every_loop
+async def test_who_comes_after_a_failure_starts_none(
+    hub: Broadcast, starts: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The viewer hears at once that it does not work, and later it may work again."""
+    monkeypatch.setattr(renditions, "RESTART_SECONDS", 60.0)
+    starts.failing = (1.0,)
+    await hub.publish(noise(0))
+    async with web.serve(hub) as to:
+        for _ in range(3):
+            async with watching(to, "/h264") as viewer:
+                assert await viewer.code() == CANNOT
+        assert starts == [1]
+        monkeypatch.setattr(renditions, "RESTART_SECONDS", 0.0)
+        starts.failing = ()
+        async with guest(to, FAST) as good:
+            await until(lambda: good.newest == 0)
+    assert starts == [1, 1]
 
 
 @needs_jpeg

@@ -223,6 +223,20 @@ async def test_what_is_no_picture_is_told_between_jpegs(hub: Broadcast) -> None:
         assert b"Content-Type: image/jpeg" in await until_seen(stream, END_OF_JPEG)
 
 
+@needs_jpeg
+async def test_what_no_jpeg_can_hold_is_told(hub: Broadcast) -> None:
+    """And the viewer goes on with the next frame."""
+    async with web.serve(hub) as to, watching(to, "/stream.mjpg") as viewer:
+        for shape in ((1, 65_501), (65_501, 1)):
+            await hub.publish(np.zeros((*shape, 3), np.uint8))
+            header, payload = await viewer.message()
+            size = f"{shape[1]}x{shape[0]}"
+            assert header[1] == pixels.REASON
+            assert payload.decode().startswith(f"its size is {size}: JPEG has at most")
+        await hub.publish(np.zeros((1, 65_500, 3), np.uint8))
+        assert (await viewer.message())[0][1] == pixels.JPEG
+
+
 @with_each_encoder
 async def test_what_is_no_picture_is_told_between_packets(hub: Broadcast) -> None:
     """Viewers are told even before the first packet, and if they come later."""

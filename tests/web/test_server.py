@@ -52,7 +52,7 @@ async def to(hub: Broadcast) -> AsyncIterator[web.WebServer]:
         yield server
 
 
-BAD_KEYS = (b"", b"AAAA", b"A" * 24, b"*" * 22 + b"==", KEY + b" " + KEY)
+BAD_KEYS = (b"", b"AAAA", b"A" * 24, b"*" * 22 + b"==", KEY + b" " + KEY, b"\xff" * 24)
 
 
 # ---- pages -----------------------------------------------------------------------
@@ -247,6 +247,8 @@ async def test_resets_and_ends_at_any_byte(hub: Broadcast) -> None:
         ("token", b"secret", TypeError),
         ("token", 5, TypeError),
         ("token", ["a", 5], ValueError),
+        ("host", 3, TypeError),
+        ("host", b"::1", TypeError),
         ("port", "80", TypeError),
         ("port", 70_000, ValueError),
         ("title", 5, TypeError),
@@ -283,7 +285,7 @@ def test_settings_are_looked_at_where_they_are_given(
             assert "secret" not in str(refused.value)
         else:
             assert face != "serve"
-            assert name in ("port", "ssl_context")
+            assert name in ("host", "port", "ssl_context")
 
 
 @pytest.mark.parametrize(

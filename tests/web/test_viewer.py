@@ -139,6 +139,11 @@ async def test_tokens(hub: Broadcast, server: str) -> None:
         await hub.publish(picture())
         async with watching(to, f"/raw{GIVEN}&more=") as viewer:
             assert await viewer.number() == 0
+        # As curl sends it, and as Python's clients and browsers do.
+        asked = asking(f"{to.prefix}/metrics", f"Authorization: Bearer {TOKEN}")
+        for encoding in ("utf-8", "latin-1"):
+            sent = asked.decode().encode(encoding)
+            assert (await answer_to(to, sent)).status == 200
     async with serving(server, hub, token="sesame") as to:
         answer = await ask(to, "/metrics", "Authorization: Bearer sesame")
         assert answer.status == 200

@@ -47,10 +47,10 @@ function planesOf(width, height, bytes) {
   };
 }
 
-// The part of a side of the source that is the picture: H.264 has even sizes only, and for
-// a slow link the source has half the size.
+// The part of a side of the source that is the picture: encoders take even sizes only.  (A
+// source of half the size for a slow link is the whole of such a picture.)
 function used(size, sourceSize) {
-  return (sourceSize < size ? size / 2 : size) / sourceSize;
+  return sourceSize === size ? 1 : size / (size + (size % 2));
 }
 
 class GlPainter {

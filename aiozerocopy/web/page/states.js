@@ -19,10 +19,10 @@ export const STATES = {
 };
 
 // The state of a connection: see `Screen.watch`.
-export function stateOf({ frame, answer, reason, newest, published }, now) {
+export function stateOf({ begin, first, frame, answer, reason, newest, published }, now) {
   if (now - answer > STALE) return "lost";
   if (reason) return "unshowable";
-  if (frame === null) return "waiting";
+  if (frame === null && (now - begin < STALE || published <= first + 1)) return "waiting";
   if (now - frame < STALE) return "live";
   return published > newest + 1 ? "stalled" : "paused";
 }

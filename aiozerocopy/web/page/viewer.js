@@ -28,7 +28,8 @@ class Screen {
     this.mode = "";
     this.sequence = null; // of the frame that is shown
     this.wanted = query.get("mode") in WAYS ? query.get("mode") : "auto";
-    this.failed = new Set(); // ways that did not work with this server
+    this.offered = []; // ways of this server
+    this.failed = new Set(); // those that did not work
     this.connection = null; // while there is one
     this.lastFrame = null; // when it was shown
     this.listen();
@@ -55,7 +56,7 @@ class Screen {
         continue;
       }
       if (failure instanceof Refusal) return this.enter("refused", `It says: ${failure.message}.`);
-      if (failure instanceof Unable && this.wanted === "auto") continue; // another way, at once
+      if (failure instanceof Unable && this.hasOther) continue; // at once
       if (failure === null) this.enter("ended");
       else if (failure instanceof Full) this.enter("full");
       else if (failure instanceof Unable) this.enter("unable", sentence(failure.message));
@@ -69,9 +70,10 @@ class Screen {
   async watch() {
     const status = await this.ask();
     if (status.full) throw new Full();
-    this.mode = this.choose(status.modes);
+    this.offered = status.modes;
+    this.mode = this.choose();
     this.numbers.restart();
-    this.offer(status.modes);
+    this.offer();
     const now = performance.now();
     const cancel = new AbortController();
     this.connection = {
@@ -92,6 +94,7 @@ class Screen {
     } catch (error) {
       const cause = cancel.signal.reason ?? error;
       if (cause instanceof Unable) this.failed.add(this.mode);
+      else if (this.connection.frame === null) this.failed.clear(); // as in `choose`
       throw cause;
     } finally {
       this.connection = null;
@@ -99,11 +102,18 @@ class Screen {
     }
   }
 
-  choose(offered) {
-    const usable = PREFERENCE.filter((mode) => offered.includes(mode) && !this.failed.has(mode));
-    if (offered.includes(this.wanted)) return this.wanted;
-    if (!usable.length) this.failed.clear(); // perhaps it was the network
+  choose() {
+    const { offered, wanted, failed } = this;
+    const usable = PREFERENCE.filter((mode) => offered.includes(mode) && !failed.has(mode));
+    if (offered.includes(wanted)) return wanted;
+    if (!usable.length) failed.clear(); // perhaps it was the network
     return usable[0] ?? offered[0] ?? "raw";
+  }
+
+  // Would `choose` take another way if this one fails?
+  get hasOther() {
+    const { offered, wanted, failed, mode } = this;
+    return !offered.includes(wanted) && offered.some((way) => way !== mode && !failed.has(way));
   }
 
   async ask() {
@@ -176,7 +186,7 @@ class Screen {
       connection.published = status.sequence;
       const isLate = connection.answer - connection.begin > FIRST_FRAME;
       const hasNothing = connection.frame === null && !connection.reason && !document.hidden;
-      if (isLate && hasNothing && status.sequence > connection.first + 1)
+      if (isLate && hasNothing && status.sequence > connection.first + 1 && this.hasOther)
         throw new Unable(`${NAMES[this.mode]} shows nothing`);
     } catch (error) {
       if (!(error instanceof Unable)) await sleep(GOODBYE);
@@ -204,10 +214,10 @@ class Screen {
     this.graph.draw(this.numbers.history);
   }
 
-  offer(modes) {
+  offer() {
     for (const choice of choices()) {
       choice.checked = choice.value === this.wanted;
-      choice.disabled = choice.value !== "auto" && !modes.includes(choice.value);
+      choice.disabled = choice.value !== "auto" && !this.offered.includes(choice.value);
       if (choice.value === "av1") choice.parentElement.hidden = choice.disabled;
     }
   }
