@@ -133,7 +133,7 @@ async def test_answers_come_in_any_order(tmp_path: Path) -> None:
 )
 async def test_error_is_told(method: int, kind: str, says: str, tmp_path: Path) -> None:
     async with served(tmp_path) as (rpc, _, _):
-        with pytest.raises(RemoteError, match=re.escape(says)) as caught:
+        with pytest.raises(RemoteError, match=re.escape(says or kind)) as caught:
             await rpc.call(method)
         assert caught.value.kind == kind
         assert says in caught.value.text
@@ -342,5 +342,5 @@ async def test_record_that_is_no_answer_fails_the_calls(tmp_path: Path) -> None:
     out, requests, replies, back = await rings(tmp_path)
     async with requests, replies, Rpc(out, back) as rpc:
         await replies.send(b"nonsense")
-        with pytest.raises(StreamBroken, match="no answer"):
+        with pytest.raises(StreamBroken, match="not an answer"):
             await rpc.call(ECHO)
