@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from aiozerocopy.frames import Colour
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -90,6 +92,14 @@ def checked_format(pix_fmt: str) -> str:
     return pix_fmt
 
 
+def checked_colour(colour: Colour | None) -> Colour:
+    if not isinstance(colour, (Colour, type(None))):
+        raise TypeError(
+            f"colour must be a Colour such as Colour('bt601'), not {colour!r}"
+        )
+    return colour or Colour()
+
+
 def words(
     arguments: Sequence[str | os.PathLike[str]] | Mapping[str, object],
     what: str = "options is",
@@ -107,6 +117,15 @@ def words(
     if isinstance(arguments, (str, bytes)) or not isinstance(arguments, Iterable):
         raise TypeError(f"{what} a list of arguments, not {arguments!r}")
     return [os.fspath(argument) for argument in arguments]
+
+
+def parted_at_inputs(options: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the options that belong to inputs, which end with "-i NAME", and the rest.
+
+    (Between our own output options they would make these options of an input.)
+    """
+    end = max((at + 2 for at, word in enumerate(options) if word == "-i"), default=0)
+    return [*options[:end]], [*options[end:]]
 
 
 # ---- filters -------------------------------------------------------------------------
@@ -161,6 +180,8 @@ def location(path: str | os.PathLike[str]) -> str:
     """Return a path or URL, written so that FFmpeg cannot mistake it."""
     if not isinstance(path, str):
         return f"file:{os.fspath(path)}"
+    if ":" in path and os.path.exists(path):  # a time in a film's name, say
+        return f"file:{path}"
     return f"./{path}" if path.startswith("-") and path != "-" else path
 
 

@@ -226,6 +226,19 @@ def chosen(
     )
 
 
+def check(codec: object, quality: object, preset: object) -> None:
+    """Refuse words that no encoder knows; `chosen` refuses those of another encoder.
+
+    Raises: ValueError, TypeError.
+    """
+    if not isinstance(codec, (str, type(None))):
+        raise TypeError(f"codec must be a name such as 'libx264', not {codec!r}")
+    words = {"quality": (quality, QUALITIES), "preset": (preset, PRESETS)}
+    for name, (word, known) in words.items():
+        if word is not None and word not in known:
+            raise ValueError(f"{name} must be one of {', '.join(known)}, not {word!r}")
+
+
 def _looked_up(
     name: str, word: str | None, table: Mapping[str, Sequence[str]], codec: str
 ) -> Sequence[str]:

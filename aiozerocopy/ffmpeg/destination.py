@@ -8,6 +8,7 @@ The states of a film
                  its usual form, with the index in front
     broken off   FFmpeg failed, or had no time to end it.  The part that plays takes the
                  film's place if there is no older film, and else stays where it is
+    too late     no older film may be replaced, but one has come: it stays where it is
     discarded    no frame of it plays: it was deleted
 """
 
@@ -27,10 +28,18 @@ from aiozerocopy.ffmpeg.binary import ask
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# By the end of a film's name: the containers that are a single file.
+# By the end of a film's name: the formats that are a single file.
 _FRAGMENTED = ("mp4", "m4v", "mov")
-_SINGLE = (*_FRAGMENTED, "mkv", "webm", "ts", "m2ts", "flv", "avi", "gif", "apng")
+_SINGLE = {*_FRAGMENTED, "mkv", "webm", "ts", "m2ts", "flv", "avi", "gif", "apng"}
+_SINGLE |= {"3g2", "3gp", "asf", "dv", "f4v", "m2v", "mpeg", "mpg", "mts", "mxf"}
+_SINGLE |= {"nut", "ogg", "ogv", "vob", "wmv", "h264", "hevc", "ivf", "y4m"}
 FRAGMENTS = "+frag_keyframe+delay_moov+default_base_moof"  # for -movflags
+# The options of FFmpeg's MP4 muxer, and others for the index.  A second pass that only
+# copies would not obey them, and it would destroy an encrypted film.
+_OF_THE_INDEX = re.compile(
+    "-(f$|brand|empty_hdlr|encryption_|frag|iods_|ism_|min_frag|mo[ov]|rtpflags|skip_"
+    "|use_|video_track_|write_|strict|timecode|map_(chapters|metadata))|timecode="
+)
 # The container for each scheme of a URL.
 _SCHEMES = {"rtmp": "flv", "rtmps": "flv", "srt": "mpegts", "udp": "mpegts"}
 _SCHEMES |= {"tcp": "mpegts", "rtsp": "rtsp"}
@@ -48,6 +57,7 @@ class Destination:
             OSError: no file can be created there.
         """
         self.path: Path = Path(os.path.realpath(path))
+        self._overwrite = overwrite
         if not overwrite and self.path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         if not (folder := self.path.parent).is_dir():
@@ -59,8 +69,11 @@ class Destination:
         try:
             os.close(os.open(self.unfinished, flags, 0o666))
         except OSError as error:
-            what = "no file can be made there: choose another folder"
-            raise OSError(error.errno, what, str(folder)) from error
+            what, where = "no file can be made there: choose another folder", folder
+            if error.errno == errno.ENAMETOOLONG:
+                what = "the name is too long: leave 18 bytes for '.unfinished-1a2b3c'"
+                where = self.path
+            raise OSError(error.errno, what, str(where)) from error
 
     def _beside(self, state: str) -> Path:
         token = secrets.token_hex(3)
@@ -68,32 +81,39 @@ class Destination:
             f"{self.path.stem}.{state}-{token}{self.path.suffix}"
         )
 
-    def _is_fragmented(self, others: Sequence[str]) -> bool:
-        """Do we write fragments?  Not if the user gave -movflags."""
+    def _flags(self, others: Sequence[str]) -> str:
+        """Return our -movflags; none if the user gave some.
+
+        With other options for the index FFmpeg writes the film's usual form at once.
+        """
         is_mp4 = self.path.suffix[1:].lower() in _FRAGMENTED
-        return is_mp4 and "-movflags" not in others
+        if not is_mp4 or "-movflags" in others:
+            return ""
+        return "+faststart" if any(map(_OF_THE_INDEX.match, others)) else FRAGMENTS
 
     def arguments(self, others: Sequence[str]) -> list[str]:
-        fragments = ("-movflags", FRAGMENTS) if self._is_fragmented(others) else ()
-        return [*fragments, f"file:{self.unfinished}"]
+        flags = self._flags(others)
+        return [*(["-movflags", flags] if flags else []), f"file:{self.unfinished}"]
 
     async def keep(self, ffmpeg: str, others: Sequence[str]) -> None:
-        """Put the finished film in its place; as fragments, if cancelled."""
+        """Put the finished film in its place; as fragments, if cancelled.
+
+        Raises: FileExistsError: a film has come, and is not to be replaced.
+        """
         try:
-            if self._is_fragmented(others):
+            if self._flags(others) == FRAGMENTS:
                 await self._put_index_in_front(ffmpeg)
         finally:
-            self._take_its_place()
+            self._take_its_place(overwrite=self._overwrite)
 
     async def keep_what_plays(self, ffmpeg: str) -> int:
         """Keep a film that was broken off, if it plays.  Return how many frames do."""
         frames = await self._frames(ffmpeg)
         if not frames:
             self.discard()
-        elif self.path.exists():  # an older film, which is complete
-            self.film = self.unfinished
         else:
-            self._take_its_place()
+            with contextlib.suppress(FileExistsError):  # an older film is complete
+                self._take_its_place(overwrite=False)
         return frames
 
     def discard(self) -> None:
@@ -108,7 +128,9 @@ class Destination:
             status, _, _ = await ask(
                 *(ffmpeg, "-loglevel", "error", "-y"),
                 *("-copyts", "-i", f"file:{self.unfinished}"),
-                *("-map", "0", "-c", "copy", "-movflags", "+faststart"),
+                # -map_metadata: else FFmpeg leaves out the creation_time.
+                *("-map", "0", "-map_metadata", "0", "-c", "copy"),
+                *("-movflags", "+faststart"),
                 f"file:{usual}",
                 patience=None,
             )
@@ -126,14 +148,31 @@ class Destination:
         )
         return max(map(int, _FRAMES.findall(said)), default=0)
 
-    def _take_its_place(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self.unfinished.chmod(stat.S_IMODE(self.path.stat().st_mode))
-        self.unfinished.replace(self.path)
+    def _take_its_place(self, *, overwrite: bool) -> None:
+        self.film = self.unfinished  # if it must stay there
+        if not overwrite and self._links():
+            self.unfinished.unlink()
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                self.unfinished.chmod(stat.S_IMODE(self.path.stat().st_mode))
+            self.unfinished.replace(self.path)
         self.film = self.path
 
+    def _links(self) -> bool:
+        """Give a film that replaces none its name too; False: no links here."""
+        try:
+            os.link(self.unfinished, self.path)
+        except OSError as error:
+            if error.errno == errno.EEXIST or self.path.exists():
+                what = f"a film has come meanwhile; this one is {self.unfinished.name}"
+                raise FileExistsError(errno.EEXIST, what, str(self.path)) from error
+            return False
+        return True
 
-def destination_of(output: object, *, overwrite: bool) -> Destination | None:
+
+def destination_of(
+    output: object, options: Sequence[str], *, overwrite: bool
+) -> Destination | None:
     """Return the destination of a single file; None for any other output.
 
     Raises: as `Destination`.
@@ -149,7 +188,9 @@ def destination_of(output: object, *, overwrite: bool) -> Destination | None:
             path = rest
         elif colon and scheme.isalnum() and not os.path.exists(path):
             return None  # a URL, or a protocol such as "pipe:"
-    if os.path.splitext(path)[1][1:].lower() not in _SINGLE or "%" in path:
+    if os.path.splitext(path)[1][1:].lower() not in _SINGLE:
+        return None
+    if "%" in path and "-f" in options:  # such as "segment", with a number for %d
         return None
     if os.path.exists(path) and not os.path.isfile(path):
         return None

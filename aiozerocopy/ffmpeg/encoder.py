@@ -25,7 +25,7 @@ from aiozerocopy._core.receiving import RECEIVE_SIZE
 from aiozerocopy._net.block import Block
 from aiozerocopy.broadcast.clients import ClientTooSlow
 from aiozerocopy.broadcast.frame_queue import FrameQueue
-from aiozerocopy.ffmpeg.arguments import checked_rate, words
+from aiozerocopy.ffmpeg.arguments import checked_rate, parted_at_inputs, words
 from aiozerocopy.ffmpeg.cutters import MKVClusters, MP4Fragments, TSPackets, unmarked
 from aiozerocopy.ffmpeg.destination import FRAGMENTS
 from aiozerocopy.ffmpeg.run import FFmpegError
@@ -133,13 +133,14 @@ class Encoder(Writer, ByteReceiveStream):
         if self._cut is not None:
             muxer = self._cut.muxer
             ours += [*self._cut.arguments, *(self._cut.low_delay if low_delay else ())]
+        inputs, own = parted_at_inputs(words(options))
         super().__init__(
             ["-f", muxer, "pipe:1"],
             size,
             fps,
             pix_fmt,
             codec,
-            [*ours, *words(options)],
+            [*inputs, *ours, *own],
             audio,
             ffmpeg,
             quality=quality,

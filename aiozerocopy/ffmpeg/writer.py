@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
+from aiozerocopy._core.change import Change
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.lifetime import Stats
 from aiozerocopy.ffmpeg import arguments, codecs
@@ -24,7 +25,6 @@ from aiozerocopy.ffmpeg.destination import (
 )
 from aiozerocopy.ffmpeg.layouts import Audio, Layout, frame_layout, layout_of
 from aiozerocopy.ffmpeg.run import FFmpegError, Run, Status, Video, start
-from aiozerocopy.frames import Colour
 from aiozerocopy.process import GRACE
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from aiozerocopy._core.leases import AnyBuffer
-    from aiozerocopy.frames import Conversion
+    from aiozerocopy.frames import Colour, Conversion
     from aiozerocopy.streams import SendStream, Ticket
 
     Path = str | os.PathLike[str]
@@ -48,7 +48,9 @@ class Writer(Video):
     ``output`` is a path, a URL (rtmp:, srt:, ...), or a list of FFmpeg's output
     arguments such as ``["-f", "null", "-"]``.  ``fps`` is a number, a Fraction or
     "30000/1001".  A film takes the place of an older one only when it is finished; a
-    film that breaks off, as on a full disk, stays beside it: see ``written_to``.
+    film that breaks off, as on a full disk, stays beside it: see ``written_to``.  That
+    is so for a path whose suffix means one file, such as .mp4; not for pictures,
+    playlists and lists of arguments.
 
     The film's name chooses an encoder, and a format that every player shows (4:2:0; odd
     sizes are padded).  ``codec`` names another encoder, as FFmpeg does; "auto" is one
@@ -113,8 +115,9 @@ class Writer(Video):
         self._running: Run | None = None
         self._converter: SendingConverter | None = None
         self._destination: Destination | None = None
-        self._closed = False
-        if timeout is not None and timeout <= 0:
+        self._closed = self._is_closing = False
+        self._change = Change()  # of _is_closing
+        if timeout is not None and not timeout > 0:
             raise ValueError(
                 f"timeout must be seconds, or None for no limit, not {timeout}"
             )
@@ -129,6 +132,7 @@ class Writer(Video):
         self._binary = "" if ffmpeg is None else os.fspath(ffmpeg)
         self._timeout = timeout
         self._codec = codec
+        codecs.check(codec, quality, preset)
         has_bytes = layout is not None and layout.itemsize == 1
         is_rgb = has_bytes and pix_fmt.startswith(codecs.RGB)
         self._choose = partial(
@@ -138,10 +142,11 @@ class Writer(Video):
             bitrate=bitrate,
             is_rgb=is_rgb or pix_fmt in codecs.PALETTES,
         )
-        self._colour = colour or Colour()
+        self._colour = arguments.checked_colour(colour)
         self._convert = convert
         self._output = output
-        self._options = arguments.words(options)
+        inputs, self._options = arguments.parted_at_inputs(arguments.words(options))
+        self._sound += inputs
         *self._before_output, self._place = arguments.output_arguments(
             output, takes_stdout=self._gives_output
         )
@@ -165,7 +170,9 @@ class Writer(Video):
         self._binary = self._binary or find_ffmpeg()
         self._layout = await frame_layout(self.pix_fmt, self.size, self._binary)
         made = await self._plan()
-        self._destination = destination_of(self._output, overwrite=self._overwrite)
+        self._destination = destination_of(
+            self._output, self._options, overwrite=self._overwrite
+        )
         try:
             self._running = await start(
                 lambda progress, audio: self._command(made, progress, audio),
@@ -340,14 +347,35 @@ class Writer(Video):
     async def aclose(self) -> None:
         """Send what was put, and wait until FFmpeg has written all.
 
-        Cancelled, it gives FFmpeg two seconds more to end the file.
+        Cancelled, it gives FFmpeg two seconds more to end the file.  A second call
+        waits until the first has ended.
 
         Raises:
             FFmpegError: FFmpeg failed.
+            FileExistsError: a film has come meanwhile, and is not to be replaced.
         """
         running = self._running
-        if self._closed or running is None:
+        if running is None or running.process._child.inherited:
+            return  # (in a forked child: the film is the parent's)
+        if self._closed:
+            while self._is_closing:
+                await self._change.next()
             return
+        try:
+            try:
+                self._is_closing = True
+                await self._finish(running)
+            finally:
+                self._end_closing()
+        except BaseException:  # (a signal handler may have raised in the line above)
+            self._end_closing()
+            raise
+
+    def _end_closing(self) -> None:
+        self._is_closing = False
+        self._change.happen()
+
+    async def _finish(self, running: Run) -> None:
         try:
             self._closed = True
             await running.finish()
@@ -357,8 +385,7 @@ class Writer(Video):
                 with anyio.CancelScope(shield=True):
                     frames = await self._destination.keep_what_plays(self._binary)
                 self.frames_written = frames
-                if self._destination.film == self._destination.unfinished:
-                    self.written_to = str(self._destination.film)
+                self._find_film(self._destination)
             self._tell_what_is_left(error)
             raise
         finally:
@@ -371,10 +398,20 @@ class Writer(Video):
         self.frames_written = running.status().frames
         if self._destination is None:
             return
-        if running.video.stats.bytes_sent == 0:
+        if self.frames_written == 0:
             self._destination.discard()
-            raise FFmpegError("no frame was sent, so there is no film")
-        await self._destination.keep(self._binary, self._options)
+            sent = running.video.stats.bytes_sent > 0
+            what = "FFmpeg wrote no frame (because of -ss, -t or a map?)"
+            what = what if sent else "no frame was sent"
+            raise FFmpegError(f"{what}, so there is no film")
+        try:
+            await self._destination.keep(self._binary, self._options)
+        finally:
+            self._find_film(self._destination)
+
+    def _find_film(self, destination: Destination) -> None:
+        if destination.film == destination.unfinished:
+            self.written_to = str(destination.film)
 
     def _tell_what_is_left(self, error: BaseException | None) -> None:
         if self._destination is None or not isinstance(error, FFmpegError):
@@ -395,10 +432,12 @@ class Writer(Video):
 
     def abort(self) -> None:
         """Kill FFmpeg now.  A film is deleted; bytes that went elsewhere stay there."""
-        if self._running is not None:
-            self._closed = True
-            self._running.abort()
-            self._discard()
+        running = self._running
+        if running is None or running.process._child.inherited:
+            return  # (in a forked child: the film is the parent's)
+        self._closed = True
+        running.abort()
+        self._discard()
 
     async def __aexit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         if error is None:
@@ -409,7 +448,7 @@ class Writer(Video):
         with (
             anyio.CancelScope(shield=True),
             anyio.move_on_after(GRACE),
-            contextlib.suppress(StreamBroken),
+            contextlib.suppress(StreamBroken, FileExistsError),
         ):
             await self.aclose()
         self._tell_what_is_left(error)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import os
 import re
 import signal
@@ -19,7 +21,7 @@ import numpy as np
 import pytest
 from ffmpegs import frames_of, quick_ffmpeg
 from flat_pictures import DRAWN, drawn
-from links import cut_short, meanwhile, others_wait
+from links import cut_short, fork, meanwhile, others_wait
 from numpy.typing import NDArray
 from tensors import Tensor
 
@@ -254,12 +256,54 @@ async def test_index_is_in_front(ffmpeg: str, tmp_path: Path) -> None:
     assert facts(path)["nb_frames"] == str(2 * len(DRAWN))
 
 
+KEY = "00112233445566778899aabbccddeeff"
+CENC = ["-encryption_scheme", "cenc-aes-ctr", "-encryption_key", KEY]
+CREATED = ["-metadata", "creation_time=2020-01-02T03:04:05Z"]
+
+
+@pytest.mark.parametrize(
+    ("options", "written"),
+    [
+        ([*CENC, "-encryption_kid", KEY], b"senc"),
+        (["-brand", "mp42"], b"ftypmp42"),
+        (["-timecode", "01:00:00:00"], b"tmcd"),
+        (["-metadata", "timecode=01:00:00:00"], b"tmcd"),
+        (CREATED, b"mvhd" + bytes(4) + (3660779045).to_bytes(4, "big")),
+    ],
+    ids=str,
+)
+async def test_index_is_as_the_options_say(
+    ffmpeg: str, tmp_path: Path, options: list[str], written: bytes
+) -> None:
+    path = tmp_path / "a.mp4"
+    async with Writer(path, (64, 48), 30, options=options, ffmpeg=ffmpeg) as video:
+        for number in range(3):
+            await video.send(numbered(number))
+    data = path.read_bytes()
+    assert written in data
+    assert data.index(b"moov") < data.index(b"mdat")
+    assert b"moof" not in data
+    key = ["-decryption_key", KEY] if "senc" in str(data) else []
+    frames = await frames_of([*key, "-i", str(path)], ffmpeg=ffmpeg)
+    assert len(frames) == 3
+    assert len(set(frames)) == 3
+
+
+def test_all_options_of_the_muxer_are_known(ffmpeg: str) -> None:
+    """A film with one of these has no second pass, which would not obey it."""
+    command = [ffmpeg, "-hide_banner", "-h", "muxer=mp4"]
+    told = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    options = re.findall(r"^ +(-\w+) +<", told, re.MULTILINE)
+    assert len(options) > 20
+    assert not [each for each in options if not destination._OF_THE_INDEX.match(each)]
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         ({"codec": "libx265x"}, "has no encoder 'libx265x': did you mean libx265"),
         ({"codec": "copy"}, "raw frames must be encoded"),
-        ({"quality": "best"}, "libx264 has no quality='best': one of lossless, high"),
+        ({"quality": "best"}, "quality must be one of lossless, high, medium, low, no"),
         ({"preset": "warp"}, "one of ultrafast, superfast"),
         ({"quality": "high", "bitrate": "5M"}, "not both"),
         ({"codec": "mpeg4", "quality": "lossless"}, "mpeg4 cannot be lossless"),
@@ -510,6 +554,96 @@ async def test_older_film_stays_until_there_is_a_new_one(tmp_path: Path) -> None
     assert video.frames_written == 5
 
 
+@pytest.mark.parametrize("name", ["100%.mkv", "a.mpg", "a.nut"])
+async def test_older_film_of_any_name_stays(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("mine")
+    with pytest.raises(FileExistsError):
+        await Writer(path, (64, 48), overwrite=False)
+    video = await Writer(path, (64, 48), 25)
+    await video.send(numbered(1))
+    video.abort()
+    assert path.read_text() == "mine"
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_parts_are_numbered_in_place(tmp_path: Path) -> None:
+    path = tmp_path / "a-%03d.mkv"
+    segments = ["-f", "segment", "-segment_time", "1"]
+    assert destination.destination_of(path, segments, overwrite=True) is None
+    assert os.listdir(tmp_path) == []
+
+
+async def test_name_without_room_for_ours_is_too_long(tmp_path: Path) -> None:
+    path = tmp_path / ("a" * 240 + ".mkv")
+    with pytest.raises(OSError, match="leave 18 bytes for") as caught:
+        await Writer(path, (64, 48))
+    assert caught.value.errno == errno.ENAMETOOLONG
+    assert caught.value.filename == str(path)
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+async def test_film_that_came_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    """Also on a file system without hard links."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", refuse)
+    paths = [tmp_path / "a.mkv", tmp_path / "b.mkv"]
+    for path in paths:
+        video = await Writer(path, (64, 48), overwrite=False)
+        await video.send(numbered(1))
+        if path is paths[0]:
+            await video.aclose()
+            assert os.listdir(tmp_path) == ["a.mkv"]
+            continue
+        path.write_text("mine")
+        with pytest.raises(FileExistsError, match=r"b\.unfinished-"):
+            await video.aclose()
+        assert path.read_text() == "mine"
+        assert len(await frames_of(Path(video.written_to))) == 1
+        video.abort()
+        assert len(os.listdir(tmp_path)) == 3
+
+
+@pytest.mark.every_loop
+async def test_second_aclose_waits_for_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "a.mkv"
+    video = await Writer(path, (64, 48))
+    await video.send(numbered(1))
+
+    async def close() -> None:
+        await video.aclose()
+        assert path.exists()
+        assert video.frames_written == 1
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(close)
+        tasks.start_soon(close)
+
+
+@pytest.mark.every_loop
+async def test_forked_child_leaves_its_parents_film(tmp_path: Path) -> None:
+    path = tmp_path / "a.mkv"
+    async with Writer(path, (64, 48)) as video:
+        await video.send(numbered(1))
+        if not (child := fork()):
+            with contextlib.suppress(BaseException):
+                try:
+                    video.aclose().send(None)
+                except StopIteration:
+                    video.abort()
+                    os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0  # noqa: ASYNC222 - it has ended by itself
+        await video.send(numbered(2))
+    assert len(await frames_of(path)) == 2
+
+
 async def test_link_leads_to_the_film_as_before(tmp_path: Path) -> None:
     (tmp_path / "link.mp4").symlink_to("a.mp4")
     async with Writer(tmp_path / "link.mp4", (64, 48)) as video:
@@ -524,6 +658,19 @@ async def test_no_frame_is_no_film(ffmpeg: str, tmp_path: Path, name: str) -> No
         async with Writer(tmp_path / name, (64, 48), ffmpeg=ffmpeg):
             pass
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])
+async def test_film_without_a_frame_replaces_none(
+    ffmpeg: str, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(FFmpegError, match="wrote no frame"):
+        late = ["-ss", "5"]
+        async with Writer(tmp_path / name, (64, 48), options=late, ffmpeg=ffmpeg) as v:
+            await v.send(numbered(1))
+    assert (tmp_path / name).read_text() == "mine"
+    assert os.listdir(tmp_path) == [name]
 
 
 async def test_broken_ffmpeg(pretend: Callable[[str], str], tmp_path: Path) -> None:

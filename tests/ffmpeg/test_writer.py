@@ -29,7 +29,15 @@ from ffmpegs import quick_ffmpeg as quick_ffmpeg
 from tensors import CUDA, Tensor
 
 import aiozerocopy as azc
-from aiozerocopy.ffmpeg import Audio, FFmpegError, Reader, Status, Writer, find_ffmpeg
+from aiozerocopy.ffmpeg import (
+    Audio,
+    Encoder,
+    FFmpegError,
+    Reader,
+    Status,
+    Writer,
+    find_ffmpeg,
+)
 from aiozerocopy.ffmpeg.run import status_in
 
 pytestmark = pytest.mark.anyio
@@ -108,6 +116,20 @@ async def test_reader_of_nothing(ffmpeg: str, tmp_path: Path) -> None:
             assert text in caught.value.stderr
 
 
+async def test_name_with_a_colon(
+    ffmpeg: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "cam-12:30.mkv"
+    async with Writer(name, SIZE, ffmpeg=ffmpeg) as video:
+        await video.send(picture(0))
+    async with Reader(name, ffmpeg=ffmpeg) as back:
+        (await back.receive()).release()
+    async with Writer("b.mkv", SIZE, audio=name, ffmpeg=ffmpeg) as video:
+        assert video._sound == ["-i", f"file:{name}"]
+        await video.send(picture(0))
+
+
 async def test_film_that_may_not_be_read(pretend: Callable[[str], str]) -> None:
     program = pretend("echo 'a.mp4: Permission denied' >&2; exit 1")
     with pytest.raises(PermissionError, match=r"denied: a\.mp4") as caught:
@@ -184,6 +206,11 @@ async def test_pixels_as_integers(dtype: str) -> None:
             for size in ("64x48", (64, 48, 3), (64.5, 48))
         ),
         ({"timeout": 0}, ValueError, "timeout must be seconds, or None for no limit"),
+        ({"timeout": float("nan")}, ValueError, "no limit, not nan"),
+        ({"quality": "best"}, ValueError, "one of lossless, high, .*, not 'best'"),
+        ({"preset": "warp"}, ValueError, "one of ultrafast, .*, not 'warp'"),
+        ({"codec": 5}, TypeError, "codec must be a name such as 'libx264', not 5"),
+        ({"colour": "bt709"}, TypeError, r"a Colour such as .*, not 'bt709'"),
         ({"output": []}, ValueError, "output is empty"),
         ({"output": "-"}, ValueError, "standard output"),
         ({"output": ["-f", "mp4", "pipe:1"]}, ValueError, "standard output"),
@@ -374,6 +401,22 @@ async def test_audio_from_a_file(ffmpeg: str, tmp_path: Path) -> None:
             await video.send_audio(bytes(4))
     kinds = [line.partition(": ")[2].partition(":")[0] for line in streams_in(path)]
     assert kinds == ["Video", "Audio"]
+
+
+async def test_input_among_the_options(ffmpeg: str, tmp_path: Path) -> None:
+    options = ["-f", "lavfi", "-i", "sine=d=0.5", "-c:a", "pcm_s16le", "-shortest"]
+    words: dict[str, Any] = {"options": options, "ffmpeg": ffmpeg}
+    paths = tmp_path / "a.mkv", tmp_path / "b.mkv"
+    async with Writer(paths[0], SIZE, 30, quality="high", **words) as video:
+        await video.send(picture(0))
+    async with Encoder(SIZE, 30, format="mkv", **words) as encoder:
+        await encoder.send(picture(0))
+        await encoder.finish()
+        await azc.relay(encoder.output, paths[1])
+        await encoder.wait()
+    for path in paths:
+        kinds = [line.partition(": ")[2][:10] for line in streams_in(path)]
+        assert kinds == ["Video: h26", "Audio: pcm"]
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mov"])
