@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import anyio
 from anyio.abc import AsyncResource
 
-from aiozerocopy._core.borrows import and_end
+from aiozerocopy._core.borrows import or_undo
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.lifetime import Ready
 from aiozerocopy._net.admission import REFUSED, tokens_of
@@ -261,17 +261,18 @@ class _Silence:
         self._scope = anyio.CancelScope()
 
     async def wait(
-        self, receiver: FrameReceiver, limit: float | None
-    ) -> ReceivedFrame | None:
-        """Return the next frame; None if there is silence for ``limit`` seconds."""
+        self, receiver: FrameReceiver, limit: float | None, come: list[ReceivedFrame]
+    ) -> bool:
+        """Append the next frame; False if there is silence for ``limit`` seconds."""
         left = None if limit is None else max(limit - self.seconds, LOOK)
         began = time.monotonic()
         try:
             with anyio.move_on_after(left) as self._scope:
-                return await receiver.receive()
+                # (one statement: no signal handler runs before `come` has it)
+                come += (await receiver.receive(),)
         finally:
             self.seconds += time.monotonic() - began
-        return None
+        return bool(come)
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
@@ -336,6 +337,7 @@ class FrameClient(Ready, AsyncResource):
         self._stream: ByteStream | None = None
         self._receiver: FrameReceiver | None = None
         self._is_busy = False  # a task receives
+        self._come: list[ReceivedFrame] = []  # a frame that no call has returned yet
         self._failed = 0  # attempts in a row
         self._failing_since: float | None = None
         self._retry_at = -math.inf
@@ -367,9 +369,9 @@ class FrameClient(Ready, AsyncResource):
         """
         if self._is_busy:
             raise anyio.BusyResourceError("reading from")
-        return await and_end(self._receive_alone, self._end_receive)
+        return await or_undo(self._receive_alone, self._end_receive)
 
-    def _end_receive(self) -> None:
+    async def _end_receive(self, _: BaseException) -> None:
         self._is_busy = False
 
     async def _receive_alone(self) -> ReceivedFrame:
@@ -377,16 +379,24 @@ class FrameClient(Ready, AsyncResource):
         while True:
             if self._closed:
                 raise StreamClosed("the client was closed")
-            if self._receiver is None:
-                with anyio.CancelScope() as self._connecting:
-                    await self._reconnect()
-            elif (frame := await self._receive(self._receiver)) is not None:
-                return frame
+            if self._come:
+                break
+            if self._receiver is not None:
+                await self._receive(self._receiver)
+                continue
+            with anyio.CancelScope() as self._connecting:
+                await self._reconnect()
+        frame = self._come[0]
+        self._failed, self._failing_since, self._is_known = 0, None, True
+        self._silence.seconds = 0.0
+        self._count(frame.sequence)
+        # (One line without a call: a signal handler may raise at a new line or a call.)
+        del self._come[0]; self._is_busy = False; return frame  # noqa: E702  # fmt: skip
 
-    async def _receive(self, receiver: FrameReceiver) -> ReceivedFrame | None:
-        """Return the next frame; None if the connection was lost."""
+    async def _receive(self, receiver: FrameReceiver) -> None:
+        """Get the next frame, unless the connection is lost."""
         try:
-            frame = await self._next_frame(receiver)
+            await self._next_frame(receiver)
         except (*_LOST, anyio.ClosedResourceError) as error:
             await self._drop_stream()
             if anyio.current_time() - self._connected_at >= (self._within or 0):
@@ -396,27 +406,21 @@ class FrameClient(Ready, AsyncResource):
                 await self._look_for_obstacle()
                 if is_last:
                     raise
-            return None
         except FrameError:
             await self._drop_stream()
             raise
-        self._failed, self._failing_since, self._is_known = 0, None, True
-        self._silence.seconds = 0.0
-        self._count(frame.sequence)
-        return frame
 
-    async def _next_frame(self, receiver: FrameReceiver) -> ReceivedFrame:
+    async def _next_frame(self, receiver: FrameReceiver) -> None:
         limit, patience = self._idle_timeout, self._patience
         if not self._is_known and (limit is None or patience < limit):
-            if (frame := await self._silence.wait(receiver, patience)) is not None:
-                return frame
+            if await self._silence.wait(receiver, patience, self._come):
+                return
             self._patience *= FACTOR  # (for the next question, if this is cut off)
             await self._look_for_obstacle()
             self._tell("silent", patience)
             self._silence.seconds = 0.0  # (a frame may have come meanwhile)
-        if (frame := await self._silence.wait(receiver, limit)) is not None:
-            return frame
-        raise TimeoutError(f"no frame came for {limit:g} seconds (idle_timeout)")
+        if not await self._silence.wait(receiver, limit, self._come):
+            raise TimeoutError(f"no frame came for {limit:g} seconds (idle_timeout)")
 
     async def _look_for_obstacle(self, refusal: str = "") -> None:
         """Find out once, before the first frame, what kind of server it is.
@@ -523,6 +527,7 @@ class FrameClient(Ready, AsyncResource):
         """Close; a task that receives gets StreamClosed, an ``async for`` ends."""
         self._closed = True
         self._connecting.cancel()
+        self._come.clear()
         await self._drop_stream()
 
 

@@ -37,7 +37,13 @@ from aiozerocopy._core.files import settle
 from aiozerocopy._core.lifetime import Ready
 from aiozerocopy._core.pipe_size import PIPE_SIZE, capacity_of, enlarge_pipe
 from aiozerocopy._core.sending import QUEUE_LIMIT, RESCUE_LIMIT, Concurrent
-from aiozerocopy.streams import ReceiveStream, SendStream, Stream, UnixStream
+from aiozerocopy.streams import (
+    BorrowedSocket,
+    ReceiveStream,
+    SendStream,
+    Stream,
+    UnixStream,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -297,7 +303,7 @@ def _check_socket(number: int) -> None:
 def _borrowed_socket(number: int) -> Iterator[socket.socket]:
     """Give the block another owner's fd as a socket object, to get or set options."""
     blocking = os.get_blocking(number)
-    sock = socket.socket(fileno=number)
+    sock = BorrowedSocket(fileno=number)
     try:
         if os.get_blocking(number) != blocking:  # socket.setdefaulttimeout was used
             os.set_blocking(number, blocking)

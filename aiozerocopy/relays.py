@@ -48,7 +48,8 @@ def relay(
 
     After a cancel no more bytes are taken from the source; those taken before go out,
     so the message ends early (`SendStream.send_file` completes it).  If the sink
-    breaks, bytes that were taken and are not out come with the source's next receive.
+    breaks, bytes that were taken and are not out come with the source's next receive,
+    unless they went through Python: then they are lost.
 
     The kernel reads a file's pages when it sends them: a byte that changes meanwhile
     may arrive as it was before or after.

@@ -37,6 +37,16 @@ if TYPE_CHECKING:
     from aiozerocopy._core.waiter import Waiter
 
 
+class BorrowedSocket(socket.socket):
+    """A socket object over another owner's fd, which it never closes.
+
+    (Not even if a signal handler raises before it is stored or detached.)
+    """
+
+    def __del__(self) -> None:
+        self.detach()
+
+
 class Stream(SendStream, ReceiveStream, ByteStream):
     """A connected stream socket: a `SendStream` and a `ReceiveStream` in one.
 
@@ -76,7 +86,7 @@ class Stream(SendStream, ReceiveStream, ByteStream):
         if self._closed:
             raise StreamClosed("the stream is closed")
         if self._socket is None:
-            self._socket = socket.socket(fileno=self.fileno())
+            self._socket = BorrowedSocket(fileno=self.fileno())
             if not os.get_blocking(self.fileno()):
                 self._socket.setblocking(False)  # (so that its timeout fits the fd)
         return self._socket

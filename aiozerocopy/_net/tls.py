@@ -418,9 +418,12 @@ class TLSStream(MessageStream, ByteStream):
         """Decrypt what has arrived for the next receive, unless one is in progress."""
         while not self._is_receiving and self.session.has_arrived():
             room = memoryview(bytearray(max(RECORD, self.session.arrived.pending)))
-            if not (filled := self.session.decrypt_into(room)):
-                return
+            self._has_hole = True
+            filled = self.session.decrypt_into(room)
             self._unread += room[:filled]
+            self._has_hole = False
+            if not filled:
+                return
 
     def _has_unread(self) -> bool:
         """Return whether bytes are unread; a close_notify does not count."""

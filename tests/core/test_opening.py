@@ -4,6 +4,7 @@ import bz2
 import contextlib
 import errno
 import fcntl
+import gc
 import gzip
 import io
 import os
@@ -29,6 +30,7 @@ from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.lifetime import Bound
 from aiozerocopy._core.pipe_size import F_GETPIPE_SZ, capacity_of, enlarge_pipe
 from aiozerocopy.opening import UNIX_BUFFER
+from aiozerocopy.streams import BorrowedSocket
 
 pytestmark = pytest.mark.anyio
 
@@ -422,3 +424,13 @@ def test_as_the_system_allows(allowed: int, monkeypatch: pytest.MonkeyPatch) -> 
     halves = [(1 << 30) >> n for n in range(30)]
     last = next((n for n, size in enumerate(halves) if size <= allowed), 13)
     assert asked == [size for size in halves[: last + 1] if size > 1 << 16]
+
+
+async def test_socket_object_that_is_dropped_leaves_the_fd_alone() -> None:
+    """As if a signal handler had raised before it was stored."""
+    here, there = azc.socketpair()
+    async with here, there:
+        BorrowedSocket(fileno=here.fileno())
+        gc.collect()
+        await here.send(b"hello")
+        assert await there.receive() == b"hello"

@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+from interruption import Interruption
 from links import attempting, cut_short, free_port, others_wait, until
 
 import aiozerocopy as azc
@@ -73,6 +74,30 @@ def frames(*numbers: int, then: Callable[[azc.Stream], Any] | None = None) -> An
             await then(stream)
 
     return script
+
+
+@pytest.mark.parametrize("where", ["wait", "_count"])
+async def test_frame_whose_receive_is_interrupted_comes_again(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(frames(1, 2))
+    async with FrameClient(server.connect) as client:
+        owner: Any = module._Silence if where == "wait" else client
+        original = getattr(owner, where)
+
+        async def wait(*args: Any) -> bool:
+            await original(*args)
+            raise Interruption
+
+        def count(_: int) -> None:
+            raise Interruption
+
+        with monkeypatch.context() as patch, pytest.raises(Interruption):
+            patch.setattr(owner, where, wait if where == "wait" else count)
+            await client.receive()
+        got = [bytes((await client.receive()).view) for _ in range(2)]
+        assert got == [b"\x01", b"\x02"]
+    server.close()
 
 
 async def end(stream: azc.Stream) -> None:

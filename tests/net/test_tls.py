@@ -14,6 +14,7 @@ import anyio.lowlevel
 import pytest
 from anyio.streams.tls import TLSAttribute
 from anyio.streams.tls import TLSStream as AnyiosStream
+from interruption import Interruption
 from links import (
     attempt,
     attempting,
@@ -232,6 +233,27 @@ async def test_half_is_closed_beside_what_has_arrived(tls: Contexts) -> None:
         got = bytearray(49_990)
         await one.receive_exactly(got)
         assert_same(got, payload(1, 50_000)[10:])
+
+
+async def test_an_exception_between_decryption_and_store_is_told(tls: Contexts) -> None:
+    """Not by a gap in what is received."""
+    async with connected(tls) as (client, server):
+        await server.send(bytes(100))
+        await server.send(bytes(100))
+        assert await client.receive(1) == b"\0"
+        decrypt: Any = client.session.decrypt_into
+
+        def interrupted(*args: Any) -> int:
+            assert decrypt(*args) > 0
+            raise Interruption
+
+        session: Any = client.session
+        session.decrypt_into = interrupted
+        await until(client._has_unread)
+        with pytest.raises(Interruption):
+            client._keep_arrived()
+        with pytest.raises(azc.StreamBroken, match="bytes are lost"):
+            await client.receive()
 
 
 async def test_close_waits_for_the_peer_to_have_all(tls: Contexts) -> None:
