@@ -28,13 +28,13 @@ class FrameQueue(Generic[F]):
 
     def __init__(self) -> None:
         self.needs_key: bool = True  # frames are of no use before the next key frame
-        self._frames: collections.deque[F] = collections.deque()
+        self.frames: collections.deque[F] = collections.deque()
 
     def __len__(self) -> int:
-        return len(self._frames)
+        return len(self.frames)
 
     def __iter__(self) -> Iterator[F]:
-        return iter(self._frames)
+        return iter(self.frames)
 
     def accepts(self, frame: F) -> bool:
         """Can the frame be decoded after those that were accepted before?"""
@@ -44,11 +44,11 @@ class FrameQueue(Generic[F]):
 
     def append(self, frame: F) -> None:
         """Add a frame that was accepted."""
-        self._frames.append(frame)
+        self.frames.append(frame)
 
     def pop(self) -> F:
         """Take the oldest."""
-        return self._frames.popleft()
+        return self.frames.popleft()
 
     def drop_to(self, limit: int) -> list[F]:
         """Drop the oldest until no more than ``limit`` wait.
@@ -56,9 +56,9 @@ class FrameQueue(Generic[F]):
         Those that cannot be decoded without a dropped one are dropped, too.
         """
         dropped = []
-        while len(self._frames) > limit:
-            dropped.append(self._frames.popleft())
-            while self._frames and not self._frames[0].key:
-                dropped.append(self._frames.popleft())
-            self.needs_key = not self._frames
+        while len(self.frames) > limit:
+            dropped.append(self.frames.popleft())
+            while self.frames and not self.frames[0].key:
+                dropped.append(self.frames.popleft())
+            self.needs_key = not self.frames
         return dropped

@@ -175,7 +175,8 @@ class ReceivingConverter(Generic[T]):
         picture = len(_MARK) + conversion.yuv_bytes
         self._marked = [memoryview(bytearray(picture)) for _ in range(_AHEAD)]
         self._coming: Ahead[tuple[memoryview, T]] = Ahead(stream)
-        self._alone = anyio.ResourceGuard("reading from")
+        self._taken: list[tuple[memoryview, T]] = []  # at most one, not returned yet
+        self._is_busy = False
 
     async def receive(
         self, room: Callable[[], Awaitable[T]], spare: Callable[[], T | None]
@@ -186,16 +187,28 @@ class ReceivingConverter(Generic[T]):
 
         Raises: as `Ahead.take`, ``room`` and ``spare``; FFmpegError: not a picture.
         """
-        with self._alone:
-            if not self._coming:
-                self._begin(await room())
-            if len(self._coming) < _AHEAD and (pixels := spare()) is not None:
-                self._begin(pixels)
-            marked, pixels = await self._coming.take()
+        if self._is_busy:
+            raise anyio.BusyResourceError("reading from")
+        self._is_busy = True
+        try:
+            if not self._taken:
+                if not self._coming:
+                    self._begin(await room())
+                if len(self._coming) < _AHEAD and (pixels := spare()) is not None:
+                    self._begin(pixels)
+                # (one statement: no signal handler runs before it is stored)
+                self._taken += (await self._coming.take(),)
+            marked, pixels = self._taken[0]
             if marked[: len(_MARK)] != _MARK:
+                self._taken.clear()
                 let_go(pixels)
                 raise failure(None, "", _NO_MARK)
-            return pixels
+            # (One line without a call: a signal handler may raise at a new line or a
+            # call.)
+            del self._taken[0]; self._is_busy = False; return pixels  # noqa: E702  # fmt: skip
+        except BaseException:
+            self._is_busy = False
+            raise
 
     def _begin(self, pixels: T) -> None:
         busy = [id(marked) for marked, _ in self._coming]
@@ -209,8 +222,9 @@ class ReceivingConverter(Generic[T]):
 
     def close(self) -> None:
         """Release the pictures that were received ahead."""
-        for _, pixels in self._coming.clear():
+        for _, pixels in self._taken + self._coming.clear():
             let_go(pixels)
+        self._taken.clear()
 
 
 def let_go(memory: object) -> None:

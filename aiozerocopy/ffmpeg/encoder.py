@@ -286,13 +286,13 @@ class Subscription(ObjectReceiveStream[bytes]):
             if self._ending is not None:
                 raise self._ending.again()
             await self._change.next()
-        if not self._has_header:
-            self._has_header = True
-            if header := self._clients._cutter.header:
-                return header
-        piece = self._pieces.pop()
-        self._waiting -= len(piece.data)
-        return self._mark(piece.data)
+        # (Lines without a call: a signal handler may raise at a new line or a call.)
+        if not self._has_header and (header := self._clients._cutter.header):
+            self._has_header = True; return header  # noqa: E702  # fmt: skip
+        self._has_header = True
+        pieces = self._pieces.frames
+        waiting, data = self._waiting - len(pieces[0].data), self._mark(pieces[0].data)
+        self._waiting = waiting; del pieces[0]; return data  # noqa: E702  # fmt: skip
 
     async def aclose(self) -> None:
         """Get no more pieces; a task that waits for one gets `StreamClosed`."""

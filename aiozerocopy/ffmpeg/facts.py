@@ -110,6 +110,7 @@ def _seconds(hours: str, minutes: str, seconds: str) -> float:
 
 _TIME = re.compile(rb" pts:(-?\d+|NOPTS) .*\n")
 _READ = 4096
+Left = tuple[bytes, Fraction | None]  # FFmpeg's text; at a constant rate, a time
 
 
 class Times:
@@ -121,38 +122,51 @@ class Times:
     At a constant ``rate`` only the first frame has a line.  (FFmpeg may fill a gap with
     so many frames at once that the pipe has no room for their lines.  Then it would
     wait for us to read the lines, while we wait for the first of these frames.)
+
+    An exception of a signal handler may come at any line.  So `next` uses no time up:
+    the caller stores what is `left` in the line that hands the frame over.
     """
 
     def __init__(self, lines: Lines, start: int, rate: Fraction | None) -> None:
         self._lines = lines
         self._start = start  # where in the film FFmpeg counts from; microseconds
         self._rate = rate
-        self._at: Fraction | None = None  # the next frame's time, at a constant rate
-        self._text = b""
-        self._end = 0  # of the part of the text that was used
+        self.left: Left = (b"", None)
+        self._come = bytearray(_READ)  # zeros, but for what was read into it
 
-    def next(self) -> float | None:
-        """Return the time of the frame that was just received; None if it has none."""
-        if self._rate is None or self._at is None:
-            if (told := self._next_told()) is None:
-                return None
+    def next(self) -> tuple[float | None, Left]:
+        """Return the time of the frame that was just received, and what is left then.
+
+        The time is None if the frame has none.
+        """
+        text, at = self.left
+        if self._rate is None or at is None:
+            told, text = self._next_told()
+            if told is None:
+                return None, (text, at)
             if self._rate is None:
-                return (self._start + told) / 1_000_000
+                return (self._start + told) / 1_000_000, (text, at)
             number = round(told * self._rate / 1_000_000)
-            self._at = Fraction(self._start, 1_000_000) + number / self._rate
-        at, self._at = self._at, self._at + 1 / self._rate
-        return float(at)
+            at = Fraction(self._start, 1_000_000) + number / self._rate
+        return float(at), (text, at + 1 / self._rate)
 
-    def _next_told(self) -> int | None:
-        found = _TIME.search(self._text, self._end)
-        if found is None and not self._lines.closed:
-            self._text = self._text[self._end :] + (self._lines.read(_READ) or b"")
-            self._end = 0
-            found = _TIME.search(self._text)
-        if found is None:
-            return None
-        self._end = found.end()
-        return None if found[1] == b"NOPTS" else int(found[1])
+    def _next_told(self) -> tuple[int | None, bytes]:
+        """Return the next line's time, if it has one, and the text behind it."""
+        if _TIME.search(self.left[0]) is None and not self._lines.closed:
+            self._read()
+        text = self.left[0]
+        if (found := _TIME.search(text)) is None:
+            return None, text
+        told = None if found[1] == b"NOPTS" else int(found[1])
+        return told, text[found.end() :]
+
+    def _read(self) -> None:
+        if not self._come[0]:  # else a signal handler raised just after it was read
+            self._lines.readinto(self._come)
+        text, at = self.left
+        left, zeros = (text + self._come.rstrip(b"\0"), at), bytearray(_READ)
+        # (One line without a call: a signal handler may raise at a new line or a call.)
+        self.left = left; self._come = zeros  # noqa: E702  # fmt: skip
 
     def close(self) -> None:
         self._lines.close()

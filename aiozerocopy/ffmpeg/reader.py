@@ -172,7 +172,8 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         self._ffmpeg = ffmpeg
         self.layout: Layout | None = None
         self._converter: ReceivingConverter[Memory] | None = None
-        self._unread: list[Picture] = []  # frames that `sync` puts back
+        self._come: list[Memory] = []  # at most one frame, which has no time yet
+        self._unread: list[Picture] = []  # `sync` puts frames back here, too
         self._ended = self._closed = self._has_warned = False
 
     # -- the beginning ------------------------------------------------------------
@@ -289,37 +290,49 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         stream = self._stream
         if self._closed:
             raise StreamClosed("the video was closed")
-        if self._unread:
-            return self._unread.pop(0)
+        if not self._unread:
+            if not self._come:
+                await self._next(stream)
+            self._count()
+        first = self._unread[0]
+        # (One line without a call: a signal handler may raise at a new line or a call.)
+        del self._unread[0]; return first  # noqa: E702  # fmt: skip
+
+    async def _next(self, stream: ReceiveStream) -> None:
+        """Put the next frame into `_come`."""
         if self._ended or self.layout is None:
             raise anyio.EndOfStream
         try:
-            frame = await self._next(stream)
+            # (one line each: no signal handler runs before the frame is stored)
+            if self._converter is None:
+                await self._as_it_is(stream)
+            else:
+                self._come += (await self._converter.receive(self._room, self._spare),)
         except anyio.EndOfStream:
             await self._end()
             raise
         except IncompleteReceive as error:
             raise await self._incomplete(error) from error
-        self.frames_received += 1
-        assert self._times is not None
-        self.time = self._times.next()
-        if isinstance(frame, Frame):
-            frame.time = self.time
-        return cast("Picture", frame)
 
-    async def _next(self, stream: ReceiveStream) -> Memory:
-        if self._converter is None:  # (as deep as the other call: for `stacklevel`)
-            return await self._as_it_is(stream)
-        return await self._converter.receive(self._room, self._spare)
-
-    async def _as_it_is(self, stream: ReceiveStream) -> Memory:
-        frame = await self._room()
+    async def _as_it_is(self, stream: ReceiveStream) -> None:
+        frame = await self._room()  # (as deep as the other call: for `stacklevel`)
         try:
-            await stream.receive_exactly(frame)
+            await stream.receive_exactly(frame); self._come += (frame,)  # noqa: E702  # fmt: skip
         except BaseException:
             let_go(frame)
             raise
-        return frame
+
+    def _count(self) -> None:
+        """Give the frame that has come its time, and put it into `_unread`."""
+        times, come = self._times, cast("list[Picture]", self._come)
+        assert times is not None
+        time, left = times.next()
+        self.time = time
+        for frame in self._come:
+            if isinstance(frame, Frame):
+                frame.time = time
+        # (one line without a call, as in `receive`)
+        times.left = left; self.frames_received += 1; self._unread += come; del come[:]  # noqa: E702  # fmt: skip
 
     def _spare(self) -> Memory | None:
         """Return memory for one more frame, if there is some to spare."""
@@ -389,6 +402,7 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         if self._own_pool and self.pool is not None:
             self.pool.close()
         self._unread.clear()
+        self._come.clear()
         await self._stop()
         self._give_up()
 

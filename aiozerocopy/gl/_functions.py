@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-PIXEL_PACK_BUFFER = 0x88EB
+PIXEL_PACK_BUFFER, BUFFER_MAPPED = 0x88EB, 0x88BC
 STREAM_READ = 0x88E1
 MAP_READ, MAP_PERSISTENT, MAP_COHERENT, CLIENT_STORAGE = 0x1, 0x40, 0x80, 0x200
 SYNC_GPU_COMMANDS_COMPLETE = 0x9117
@@ -62,6 +62,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result, then the arguments
     "Flush": (None,),
     "GenBuffers": (None, c_int, c_void_p),
     "GenSamplers": (None, c_int, c_void_p),
+    "GetBufferParameteriv": (None, c_uint, c_uint, c_void_p),
     "GetError": (c_uint,),
     "GetFramebufferAttachmentParameteriv": (None, c_uint, c_uint, c_uint, c_void_p),
     "GetGraphicsResetStatus": (c_uint,),

@@ -84,9 +84,10 @@ class Fence:
 
     def drop(self) -> None:
         """Delete the fence.  Idempotent."""
-        if self._sync is not None:
-            self._gl.DeleteSync(self._sync)
-            self._sync = None
+        if sync := self._sync:
+            # (One line without a call in between: a signal handler may raise at a new
+            # line or after a call, and a deleted fence must not be polled.)
+            self._sync = None; self._gl.DeleteSync(sync)  # noqa: E702  # fmt: skip
 
 
 class Slot:
@@ -100,7 +101,7 @@ class Slot:
         self._thread = threading.get_ident()
         self._is_retired = False
         self.nbytes = nbytes
-        self.is_reading = False
+        self.is_reading = False  # set by its user, until the picture is lent
         self._fence: Fence | None = None
         self._lease: int | None = None  # the key of the last lease
         self._memory: Any = None  # our own, unless the buffer stays mapped
@@ -118,8 +119,8 @@ class Slot:
 
     @contextlib.contextmanager
     def _bound(self) -> Iterator[None]:
-        self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, self._name)
         try:
+            self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, self._name)
             yield
         finally:
             self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, 0)
@@ -133,6 +134,16 @@ class Slot:
             raise gl.GLError("a pixel-pack buffer could not be mapped")
         return address
 
+    def _unmap(self) -> None:
+        """End the mapping of `fetch`, if there is one; the buffer must be bound."""
+        if self._memory is not None:
+            is_mapped = ctypes.c_int()
+            self._gl.GetBufferParameteriv(
+                gl.PIXEL_PACK_BUFFER, gl.BUFFER_MAPPED, ctypes.byref(is_mapped)
+            )
+            if is_mapped:
+                self._gl.UnmapBuffer(gl.PIXEL_PACK_BUFFER)
+
     @property
     def is_leased(self) -> bool:
         return self._lease is not None and not is_over(self._lease)
@@ -143,10 +154,11 @@ class Slot:
 
     def begin(self, queue_reads: Callable[[], None]) -> None:
         """Queue the reads into the buffer, and a fence behind them."""
+        self._drop_fence()  # of a frame that was given up, perhaps
         with self._bound():
+            self._unmap()  # (an exception of a signal handler may have left it mapped)
             queue_reads()
         self._fence = Fence(self._gl)
-        self.is_reading = True
 
     def poll(self) -> bool:
         """Has the GPU filled the buffer?  Never waits."""
@@ -164,9 +176,10 @@ class Slot:
         """
         if self._memory is None:
             return
-        with self._gl.current(), self._bound():
-            source = self._map(gl.MAP_READ)
         try:
+            with self._gl.current(), self._bound():
+                self._unmap()  # (as in `begin`)
+                source = self._map(gl.MAP_READ)
             for start in range(0, self.nbytes, PIECE):
                 size = min(PIECE, self.nbytes - start)
                 ctypes.memmove(self._address + start, source + start, size)
@@ -179,7 +192,7 @@ class Slot:
                     self._gl.current(),
                     self._bound(),
                 ):
-                    self._gl.UnmapBuffer(gl.PIXEL_PACK_BUFFER)
+                    self._unmap()
 
     def lend(self) -> memoryview:
         """Return a view of the picture; the slot is leased until all views are gone.
@@ -188,7 +201,6 @@ class Slot:
         """
         claim = Claim(self._returned)
         self._lease = claim.key
-        self.is_reading = False
         return claim.view(self._address, self.nbytes).toreadonly()
 
     def _returned(self) -> None:
@@ -200,12 +212,6 @@ class Slot:
                     self.delete()
         elif change is not None:
             change.happen()
-
-    def abandon(self) -> None:
-        """Drop the frame.  The GPU finishes it before the next frame."""
-        with contextlib.suppress(gl.ContextLost), self._gl.current():
-            self._drop_fence()
-        self._fence, self.is_reading = None, False
 
     def retire(self) -> None:
         """Delete the buffer once it is not leased; the context must be current."""

@@ -6,12 +6,14 @@ import contextlib
 import threading
 import warnings
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 import moderngl
 
+from aiozerocopy._core.borrows import and_end
 from aiozerocopy._core.change import RemoteChange, Turns, in_turn
 from aiozerocopy.gl._functions import ContextLost, Functions, GLError, is_released
 from aiozerocopy.gl._picture import Fence, Picture, Slot
@@ -143,20 +145,27 @@ class Readback:
             GLError: OpenGL refused; `ContextLost`: the context is lost.
             anyio.ClosedResourceError: the readback is closed.
         """
-        self._submitted.append(self._begin(framebuffer))
+        slot = self._begin(framebuffer)
+        # (One line without a call: a signal handler may raise at a new line or a call.)
+        slot.is_reading = True; self._submitted += (slot,)  # noqa: E702  # fmt: skip
         self._change.happen()
 
-    @in_turn
     async def next(self) -> Picture:
         """Return the oldest submitted frame once it is read; wait for one if needed.
 
         Cancelled, it loses nothing.  Several tasks get one picture each, in order.
         """
+        await self._read_oldest()
+        slot = self._submitted[0]
+        picture = self._lent(slot)
+        # (one line without a call, as in `submit`)
+        slot.is_reading = False; del self._submitted[0]; return picture  # noqa: E702  # fmt: skip
+
+    @in_turn
+    async def _read_oldest(self) -> None:
         await self._change.wait(lambda: self._closed or bool(self._submitted))
         self._check_usable()
-        picture = await self._picture(self._submitted[0])
-        self._submitted.popleft()
-        return picture
+        await self._finish(self._submitted[0])
 
     async def put(self, framebuffer: Any) -> None:
         """Submit a framebuffer when there is room, without blocking the event loop.
@@ -175,12 +184,16 @@ class Readback:
         """
         await self._ready_for(framebuffer)
         slot = self._begin(framebuffer)
-        try:
-            return await self._picture(slot)
-        finally:
-            if slot.is_reading:  # cancelled, or failed
-                slot.abandon()
-                self._change.happen()
+        return await and_end(partial(self._read, slot), partial(self._end_read, slot))
+
+    async def _read(self, slot: Slot) -> Picture:
+        slot.is_reading = True
+        await self._finish(slot)
+        return self._lent(slot)
+
+    def _end_read(self, slot: Slot) -> None:
+        slot.is_reading = False  # (the GPU finishes a cancelled frame before the next)
+        self._change.happen()
 
     async def wait_room(self) -> None:
         """Wait until a frame can be submitted."""
@@ -196,9 +209,12 @@ class Readback:
             slot.begin(lambda: self._transfer.read(framebuffer))
         return slot
 
-    async def _picture(self, slot: Slot) -> Picture:
+    async def _finish(self, slot: Slot) -> None:
+        """Wait until the frame is in memory."""
         await self._until(slot.poll)
         await slot.fetch(self._check_usable)
+
+    def _lent(self, slot: Slot) -> Picture:
         return Picture(slot.lend(), self.shape, self.pix_fmt)
 
     async def _ready_for(self, framebuffer: Any) -> None:

@@ -232,7 +232,6 @@ def _rounds(context: Any, blank: Any, layout: Format) -> Iterator[float]:
                 while not slot.poll():
                     pass
                 yield time.perf_counter() - start
-                slot.abandon()
         finally:
             slot.delete()
             transfer.release()

@@ -14,6 +14,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -31,7 +32,7 @@ from ffmpegs import (
     seen,
 )
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
-from interruption import Interruption, Lines, shown
+from interruption import Interruption, Lines, hit_each_line, shown
 from links import attempting, meanwhile, until
 from numpy.typing import NDArray
 
@@ -253,6 +254,25 @@ async def test_interrupted_receive_loses_nothing(
     for place in lines.seen:
         hit = Lines(place, ("ffmpeg.encoder",), withs=True)
         assert await play(hit) == b"film\n", shown(place)
+
+
+@pytest.mark.every_loop
+async def test_interrupted_subscription_loses_nothing() -> None:
+    cutter = TSPackets()
+    cutter.header = b"tables"
+    latest = [Piece(b"one", key=True), Piece(b"two", key=False)]
+    clients: Any = SimpleNamespace(_latest=latest, _limit=10, _cutter=cutter)
+
+    async def play(lines: Lines) -> list[str]:
+        subscription, film = Subscription(clients, "skip"), b""
+        while subscription._pieces:
+            with contextlib.suppress(Interruption), lines:
+                film += await subscription.receive()
+        waiting = subscription._waiting
+        ok = (film, waiting) == (b"tablesonetwo", 0)
+        return [] if ok else [f"{film!r}, and {waiting} bytes seem to wait"]
+
+    await hit_each_line(play, ("ffmpeg.encoder", "broadcast.frame_queue"))
 
 
 # ---- the end -----------------------------------------------------------------------

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -17,13 +18,14 @@ import pytest
 from ffmpegs import frames_of, needed
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
 from gates import Gate
+from interruption import Interruption, Lines, Place, hit_each_line
 from links import attempting, cut_short, until
 from numpy.typing import NDArray
 
 import aiozerocopy as azc
 from aiozerocopy.ffmpeg import FFmpegError, Reader, find_ffmpeg, reader
 from aiozerocopy.ffmpeg.arguments import part_arguments
-from aiozerocopy.ffmpeg.facts import Facts, Pictures, facts_in
+from aiozerocopy.ffmpeg.facts import Facts, Pictures, Times, facts_in
 from aiozerocopy.frames import Conversion
 
 pytestmark = pytest.mark.anyio
@@ -415,6 +417,57 @@ async def test_cancelled_receives_lose_nothing(convert: Any, tmp_path: Path) -> 
                     times.append(frame.time)
     assert numbers(frames) == list(range(30))
     assert times == pytest.approx([number / 30 for number in range(30)], abs=0.001)
+
+
+@pytest.mark.every_loop
+@pytest.mark.parametrize("convert", ["auto", "ffmpeg"])
+async def test_interrupted_receives_lose_nothing(convert: Any, tmp_path: Path) -> None:
+    path = numbered(tmp_path / "a.mkv", 3)
+
+    async def play(lines: Lines) -> list[str]:
+        frames: list[bytes] = []
+        times: list[float | None] = []
+        async with Reader(path, convert=convert) as film:
+            while len(frames) < 3:
+                try:
+                    with lines:
+                        frame = await film.receive()
+                except Interruption:
+                    continue
+                except anyio.EndOfStream:
+                    break
+                with frame:
+                    frames.append(bytes(frame.view))
+                    times.append(frame.time)
+        expected = pytest.approx([0, 1 / 30, 2 / 30], abs=0.001)
+        ok = numbers(frames) == [0, 1, 2] and times == expected
+        ok = ok and film.frames_received == 3
+        return [] if ok else [f"pictures {numbers(frames)} at {times}"]
+
+    def first_times(places: list[Place]) -> list[Place]:
+        return [place for place in places if place[2] == 1]
+
+    rooms = ("ffmpeg.reader", "ffmpeg.converters", "ffmpeg.facts")
+    await hit_each_line(play, rooms, first_times)
+
+
+def test_interrupted_look_at_the_times_loses_none() -> None:
+    told = [b"n:0 pts:0 time\nn:1 pts:", b"500000 time\n"]
+
+    def readinto(memory: bytearray) -> None:
+        memory[: len(told[0])] = told[0]
+        del told[0]
+        raise Interruption  # as a signal handler may, once the bytes were read
+
+    lines: Any = SimpleNamespace(closed=False, readinto=readinto)
+    times = Times(lines, 0, None)
+    for expected in (0.0, 0.5):
+        with pytest.raises(Interruption):
+            times.next()
+        for _ in range(2):  # (nothing is used up before it is stored)
+            time, left = times.next()
+            assert time == expected
+        times.left = left
 
 
 @pytest.mark.every_loop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import threading
@@ -15,6 +16,7 @@ import moderngl
 import numpy as np
 import pytest
 import scripts
+from interruption import Interruption, Lines, hit_each_line
 from links import attempt, attempting, cancelled_at, cut_short, others_wait, until
 from numpy.typing import NDArray
 
@@ -367,6 +369,45 @@ class TestRing:
             assert sorted(ring.gl.deleted) == [1, 2, 3]
         else:
             copying.result.release()
+
+    @pytest.mark.parametrize("call", ["next", "submit", "put", "read"])
+    async def test_an_interrupted_call_loses_nothing(
+        self, ring: Ring, call: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def read(framebuffer: Any) -> None:
+            scene.SlowGL.read(ring.gl, framebuffer)
+            ring.gl.finish()
+
+        monkeypatch.setattr(ring.gl, "read", read)
+        readback, begin = ring.readback, getattr(ring.readback, call)
+        args = () if call == "next" else (ring.framebuffer,)
+
+        async def numbers_of(lines: Lines) -> list[int]:
+            with lines:
+                come = begin(*args)
+                picture = come if call == "submit" else await come
+            if picture is None:
+                return []
+            with picture:
+                return [picture.view[0]]
+
+        async def play(lines: Lines) -> list[str]:
+            numbers: list[int] = []
+            if call == "next":
+                ring.submit(2)
+            with contextlib.suppress(Interruption):
+                numbers = await numbers_of(lines)
+            while readback._submitted:
+                numbers.append(await ring.next_number())
+            if call != "next":
+                ring.submit(2)
+                numbers = [await ring.next_number(), await ring.next_number()]
+            latest = ring.gl.frames
+            if numbers != [(latest - 1) % 256, latest % 256]:
+                return [f"pictures {numbers} of {latest} frames"]
+            return [] if readback.free == 3 else [f"{readback.free} slots are free"]
+
+        await hit_each_line(play, ("gl",))
 
     async def test_a_cancelled_read_gives_its_buffer_back(self, ring: Ring) -> None:
         async with cut_short(ring.readback.read, ring.framebuffer):

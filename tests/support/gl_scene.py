@@ -66,7 +66,8 @@ class SlowGL:
     """The part of OpenGL that `Readback` needs.  The test decides when fences pass.
 
     Each read fills the buffer with the number of the frame.  Assertions: no call would
-    wait, and no buffer is mapped or read into again before its fence.
+    wait, no buffer is mapped or read into again before its fence, nor while it is
+    mapped for a copy, and no fence is polled once it is deleted.
     """
 
     has_storage = True
@@ -80,6 +81,7 @@ class SlowGL:
         self.flushed = 0  # the last fence that the GPU knows
         self.dropped: list[int] = []
         self.reading: set[int] = set()
+        self.mapped: set[int] = set()  # those that are mapped for a copy
         self.polls = 0
         self.maps = 0
         self.bound = 0
@@ -108,12 +110,20 @@ class SlowGL:
 
     BufferData = BufferStorage
 
-    def MapBufferRange(self, *_: Any) -> int:
+    def MapBufferRange(self, _target: int, _start: int, _size: int, flags: int) -> int:
         assert self.bound not in self.reading, "this map would wait for the GPU"
+        assert self.bound not in self.mapped, "GL_INVALID_OPERATION"
         self.maps += 1
+        if flags == gl.MAP_READ:
+            self.mapped.add(self.bound)
         return ctypes.addressof(self.memory[self.bound])
 
-    def UnmapBuffer(self, _target: int) -> None: ...
+    def GetBufferParameteriv(self, _target: int, name: int, value: Any) -> None:
+        assert name == gl.BUFFER_MAPPED
+        value._obj.value = self.bound in self.mapped
+
+    def UnmapBuffer(self, _target: int) -> None:
+        self.mapped.remove(self.bound)
 
     def DeleteBuffers(self, _count: int, name: Any) -> None:
         self.deleted.append(name._obj.value)
@@ -129,6 +139,7 @@ class SlowGL:
     def ClientWaitSync(self, fence: int, _flags: int, timeout: int) -> int:
         assert timeout == 0, "this would wait for the GPU"
         assert fence <= self.flushed, "this fence might never pass"
+        assert fence not in self.dropped, "GL_INVALID_VALUE"
         self.polls += 1
         busy = self.fences[fence] in self.reading
         return gl.TIMEOUT_EXPIRED if busy else gl.ALREADY_SIGNALED
@@ -140,6 +151,7 @@ class SlowGL:
         """Read a frame, as `Transfer` would."""
         self.check("a frame was read back")
         assert not self.reading & {self.bound, SCREEN}, "this read would wait"
+        assert self.bound not in self.mapped, "GL_INVALID_OPERATION"
         self.frames += 1
         self.read_last = self.bound
         self.reading.add(self.bound)
