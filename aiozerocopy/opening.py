@@ -488,7 +488,7 @@ def stream_over(
     """
     sock.setblocking(False)  # a relay's splice would wait otherwise
     kind, flags = _kind_of(sock), set_up(sock, peer)
-    return kind(Channel(sock.detach(), flags), concurrent=concurrent)
+    return kind(Channel.of_socket(sock, flags), concurrent=concurrent)
 
 
 def _kind_of(sock: socket.socket) -> type[Stream]:

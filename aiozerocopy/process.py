@@ -93,13 +93,17 @@ def open_process(
                 options["stdout"], out_of = pipes.out_of()
             if stderr == "tail":
                 options["stderr"], tail = pipes.tail(tail_bytes)
-            popen: subprocess.Popen[bytes] = subprocess.Popen(**options)
+            # (Made before the child, so that no exception in between can lose it.)
+            popen: subprocess.Popen[bytes] = object.__new__(subprocess.Popen)
+            popen.pid = 0
             try:
+                subprocess.Popen.__init__(popen, **options)
                 process = Process(ChildProcess(popen, tail), into, out_of)
                 pipes.keep()
             except BaseException:
-                popen.kill()
-                popen.wait()
+                if popen.pid:
+                    popen.kill()
+                    popen.wait()
                 raise
         return process
 

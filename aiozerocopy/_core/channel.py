@@ -17,6 +17,7 @@ from __future__ import annotations
 import array
 import errno
 import os
+import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +113,21 @@ class Channel(OfOneProcess):
                 os.close(fd)
             raise
         self.id: int = self._number[0]
+
+    @classmethod
+    def of_socket(cls, sock: socket.socket, flags: int) -> Channel:
+        """Take over the fd; if this raises, it is closed, or still the socket's."""
+        channel = cls.__new__(cls)
+        channel._begin()
+        fd = sock.fileno()
+        # (C passes the fd on: no exception in between can lose it.)
+        detached = map(socket.SocketType.detach, [sock])
+        (status,) = map(lib.azc_open, detached, [flags], [channel._number])
+        if status < 0:
+            os.close(fd)
+        check(status)
+        channel.id = channel._number[0]
+        return channel
 
     def _begin(self) -> None:
         sweep()

@@ -243,7 +243,9 @@ class FileMemory(Memory):
         self.nbytes = self.stride * slots
         self.slots = Slots(slots, in_circle=False)
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-        self.file = io.FileIO(os.memfd_create("aiozerocopy", flags), "r+")
+        # (C passes the fd on: no exception in between can lose it.)
+        made = map(os.memfd_create, ["aiozerocopy"], [flags])
+        (self.file,) = map(io.FileIO, made, ["r+"])
         try:
             os.ftruncate(fd := self.file.fileno(), self.nbytes)
             seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL

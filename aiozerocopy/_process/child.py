@@ -52,7 +52,8 @@ class ChildProcess(OfOneProcess):
     async def wait(self) -> int:
         while (code := self.popen.poll()) is None:
             try:
-                file = io.FileIO(os.pidfd_open(self.popen.pid))
+                # (C passes the fd on: no exception in between can lose it.)
+                (file,) = map(io.FileIO, map(os.pidfd_open, [self.popen.pid]))
             except (AttributeError, OSError):  # not Linux, or forbidden, or no fds
                 await anyio.to_thread.run_sync(self.popen.wait, abandon_on_cancel=True)
                 continue

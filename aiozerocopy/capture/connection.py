@@ -233,8 +233,10 @@ class Connection:
             await self._fill()
             self._body = self._missing = self._room_for(self._head)
         await self._fill()
+        self._is_unsure = True  # (an interrupted reply would seem left out)
         body, self._body, self._missing = self._body, None, memoryview(self._head)
         self._take(bytes(self._head), body)
+        self._is_unsure = False
 
     def _room_for(self, head: bytearray) -> memoryview:
         """Return the memory for the rest of a message."""
@@ -276,8 +278,8 @@ class Connection:
                 break
             if first.has_reply:
                 raise self._fail("left out a reply")
+            first.end()  # (idempotent: if interrupted, the next call repeats it)
             self._expected.popleft()
-            first.end()
         if head[0] == x11.ERROR:  # of a request without a reply
             said = x11.request_that_failed(bytes(head), self.majors)
             raise self._fail(f"refused: {said}")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import re
 import secrets
@@ -65,9 +66,8 @@ class Destination:
             raise FileNotFoundError(errno.ENOENT, what, str(folder))
         self.unfinished: Path = self._beside("unfinished")
         self.film: Path | None = None  # where the film is, once it has ended
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            os.close(os.open(self.unfinished, flags, 0o666))
+            io.FileIO(self.unfinished, "x").close()
         except OSError as error:
             what, where = "no file can be made there: choose another folder", folder
             if error.errno == errno.ENAMETOOLONG:

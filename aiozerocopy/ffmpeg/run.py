@@ -127,6 +127,8 @@ class Watchdog:
         self._thread = threading.Thread(
             target=self._run, name="aiozerocopy watchdog", daemon=True
         )
+
+    def start(self) -> None:
         self._thread.start()
 
     def _run(self) -> None:
@@ -168,8 +170,9 @@ class Watchdog:
         self._stop.set()
         # (A finalizer may call it: in our own thread, or at the interpreter's exit,
         # when our thread does not run.)
-        if not sys.is_finalizing() and threading.current_thread() is not self._thread:
-            self._thread.join()
+        thread, this = self._thread, threading.current_thread()
+        if not sys.is_finalizing() and thread is not this and thread.is_alive():
+            thread.join()
         self._is_awaited = self._signs = bool  # (the old ones refer to our owner)
 
 
@@ -218,6 +221,7 @@ class Run:
             return sent, status.frames, status.size
 
         self._watchdog = Watchdog(self.process, timeout, is_awaited, signs)
+        self._watchdog.start()  # (from now on `abort` ends it)
 
     def status(self) -> Status:
         return status_in(self._progress.text())

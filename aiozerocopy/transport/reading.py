@@ -280,7 +280,9 @@ class Reading(asyncio.Transport):
         """Call connection_lost once.  The loop calls this more than once."""
         try:
             if self._untold:
-                self._untold.pop().connection_lost(error)
+                told = self._untold[0].connection_lost
+                # (One line without a call: else a signal's exception may come between.)
+                del self._untold[0]; told(error)  # noqa: E702  # fmt: skip
         finally:
             if not self._untold:
                 self._protocol = None

@@ -35,9 +35,10 @@ from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.binding import IN_PROGRESS
 from aiozerocopy._core.borrows import Operation, or_undo_now
-from aiozerocopy._core.channel import OUT, WRITE, Channel
+from aiozerocopy._core.channel import OUT, WRITE, Channel, OwnFd
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.failure import Failure
+from aiozerocopy._core.fds import duplicates
 from aiozerocopy._core.groups import joined
 from aiozerocopy._core.pins import nbytes, send_at_once
 from aiozerocopy._core.sending import RESCUE_LIMIT
@@ -397,7 +398,10 @@ def transport_over(
         extra["socket"] = TransportSocket(sock)
     handle = sock if is_given else None
     loop = asyncio.get_running_loop()
-    stream = Out(Channel(os.dup(sock.fileno()) if is_given else sock.detach(), OUT))
+    if is_given:
+        stream = Out(OwnFd(duplicates([sock])).channel(OUT))
+    else:
+        stream = Out(Channel.of_socket(sock, OUT))
     try:
         return SocketTransport(loop, stream, protocol, extra, handle)
     except BaseException:

@@ -414,6 +414,23 @@ async def test_interrupted_call_frees_no_slot(call: str, server: Server) -> None
             await screen.grab()
 
 
+async def test_interrupted_reply_is_not_left_out(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next error does not blame the server."""
+
+    def interrupted(*_: object) -> None:
+        raise Interruption
+
+    async with capture.X11Screen(server.name) as screen:
+        with monkeypatch.context() as patch:
+            patch.setattr(Connection, "_take", interrupted)
+            with pytest.raises(Interruption):
+                await screen.grab()
+        with pytest.raises(capture.ScreenLost, match="was interrupted"):
+            await screen.grab()
+
+
 async def test_close_wakes_who_waits(server: Server) -> None:
     ended = []
 

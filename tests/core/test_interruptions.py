@@ -677,7 +677,7 @@ def hit(name: str, way: tuple[str, str], folder: Path, times: range) -> None:
         return [place for place in places if place[2] in times][share]
 
     play = partial(be_hit, CASES[name], kind, folder)
-    run_on(loop, partial(hit_each_line, play, ROOMS, some))
+    run_on(loop, partial(hit_each_line, play, ROOMS, some, calls=True))
 
 
 @never_awaited  # for an interruption between a call and its await

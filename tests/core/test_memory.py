@@ -5,6 +5,7 @@ Pools, which use leases, have their tests in core/test_pool.py.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import gc
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from answering import interrupt
+from interruption import hit_after_each_call
 from links import FREE_THREADED, linux_only
 
 from aiozerocopy._core import memory as core
@@ -282,6 +284,17 @@ class TestFileMemory:
             for size in (0, 2 * memory.nbytes):
                 with pytest.raises(PermissionError):
                     os.ftruncate(memory.file.fileno(), size)
+
+    @pytest.mark.filterwarnings("ignore:unclosed")
+    def test_an_interruption_leaves_no_fd(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+
+        async def make() -> None:
+            FileMemory(mmap.PAGESIZE, 1).file.close()
+
+        asyncio.run(hit_after_each_call(make, "_core.memory"))
 
     def test_a_failure_leaves_no_fd(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ValueError, match="empty"):

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 from answering import Answering
+from interruption import Interruption, open_fds
 from links import everything, linux_only
 from unread import is_open
 
@@ -29,7 +30,7 @@ from aiozerocopy._core import channel, pipe_size
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.lifetime import Bound
 from aiozerocopy._core.pipe_size import F_GETPIPE_SZ, capacity_of, enlarge_pipe
-from aiozerocopy.opening import UNIX_BUFFER
+from aiozerocopy.opening import UNIX_BUFFER, stream_over
 from aiozerocopy.streams import BorrowedSocket
 
 pytestmark = pytest.mark.anyio
@@ -382,6 +383,34 @@ def test_pipe_that_cannot_be_set_up_leaves_no_fd(
     monkeypatch.setattr(os, "set_blocking", set_blocking)
     with pytest.raises(OSError, match="no"):
         azc.pipe()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed")
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [
+        (socket.socket, "detach"),
+        (channel.Channel, "__init__"),
+        (channel.Channel, "_begin"),
+    ],
+)
+def test_interruption_as_a_socket_is_taken_over_leaves_no_fd(
+    monkeypatch: pytest.MonkeyPatch, kind: type, call: str
+) -> None:
+    """After the work of `detach`, or as one of our methods begins."""
+
+    def interrupted(this: Any, *_: object) -> None:
+        if isinstance(this, socket.socket):
+            socket.SocketType.detach(this)
+        raise Interruption
+
+    before = open_fds()
+    one, other = socket.socketpair()
+    with one, other:
+        with monkeypatch.context() as patch, contextlib.suppress(Interruption):
+            patch.setattr(kind, call, interrupted)
+            stream_over(one).abort()
+    assert open_fds() <= before
 
 
 # ---- how much a pipe holds ------------------------------------------------------

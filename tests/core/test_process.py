@@ -15,6 +15,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 import scripts
+from interruption import Interruption, hit_after_each_call
 from links import begun, everything, is_gone, linux_only, meanwhile, others_wait
 
 import aiozerocopy as azc
@@ -209,7 +210,7 @@ async def test_spawn_that_fails_leaves_nothing(
     "name",
     [
         *("_process.pipes.OwnFd.end", "_process.pipes.Tail"),
-        *("process.subprocess.Popen", "process.ChildProcess"),
+        *("process.subprocess.Popen.__init__", "process.ChildProcess"),
         "_process.pipes.ChildPipes.keep",
     ],
 )
@@ -222,6 +223,35 @@ async def test_failure_on_the_way_leaves_nothing(
     monkeypatch.setattr(f"aiozerocopy.{name}", fail)
     with pytest.raises(OSError, match="no more"):
         await azc.open_process(["cat"], stdout=True)
+
+
+async def test_interruption_after_the_start_leaves_no_child(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[Any] = []
+    start: Any = subprocess.Popen.__init__
+
+    def interrupted(popen: Any, *given: Any, **options: Any) -> None:
+        start(popen, *given, **options)
+        started.append(popen)
+        raise Interruption
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", interrupted)
+    with pytest.raises(Interruption):
+        await azc.open_process(["sleep", "60"])
+    assert started[0].returncode == -signal.SIGKILL
+
+
+@pytest.mark.every_loop
+@pytest.mark.filterwarnings("ignore:unclosed")
+async def test_interrupted_wait_leaves_no_fd() -> None:
+    async def wait() -> None:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await child._child.wait()
+
+    async with azc.open_process(["cat"]) as child:
+        await hit_after_each_call(wait, "_process.child")
 
 
 # ---- stderr --------------------------------------------------------------------

@@ -23,10 +23,12 @@ import pytest
 import scripts
 from ffmpegs import LOSSLESS, NULL, SIZE, frames_of, is_gone, picture
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
+from interruption import Interruption, hit_after_each_call
 
 import aiozerocopy as azc
 from aiozerocopy.ffmpeg import Audio, FFmpegError, Reader, Writer, binary
 from aiozerocopy.ffmpeg import run as progress
+from aiozerocopy.ffmpeg.destination import Destination
 
 pytestmark = pytest.mark.anyio
 
@@ -169,6 +171,7 @@ def test_time_in_which_the_machine_stood_still(monkeypatch: pytest.MonkeyPatch) 
 
     child: Any = SimpleNamespace(pid=0, kill=lambda: None, returncode=None)
     watchdog = progress.Watchdog(child, 0.1, is_awaited, lambda: None)
+    watchdog.start()
     try:
         for _ in range(3):
             assert looks.acquire(timeout=10)
@@ -178,6 +181,30 @@ def test_time_in_which_the_machine_stood_still(monkeypatch: pytest.MonkeyPatch) 
         assert not watchdog._thread.is_alive()
     finally:
         watchdog.stop()
+
+
+@pytest.mark.parametrize("call", ["__init__", "start"])
+async def test_interrupted_start_leaves_no_watchdog(
+    ffmpeg: str, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    method: Any = getattr(progress.Watchdog, call)
+
+    def interrupted(*given: Any) -> None:
+        method(*given)
+        raise Interruption
+
+    monkeypatch.setattr(progress.Watchdog, call, interrupted)
+    with pytest.raises(Interruption):
+        await Writer(NULL, SIZE, ffmpeg=ffmpeg, timeout=60)
+    assert "aiozerocopy watchdog" not in [one.name for one in threading.enumerate()]
+
+
+@pytest.mark.filterwarnings("ignore:unclosed")
+async def test_interrupted_destination_leaves_no_fd(tmp_path: Path) -> None:
+    async def make() -> None:
+        Destination(tmp_path / "a.mp4", overwrite=True)
+
+    await hit_after_each_call(make, "ffmpeg.destination")
 
 
 async def test_ffmpeg_that_says_very_much(pretend: Callable[[str], str]) -> None:

@@ -22,6 +22,7 @@ from interruption import (
     Interruption,
     Lines,
     Place,
+    hit_after_each_call,
     hit_each_line,
     is_exported,
     keeps_a_borrow,
@@ -33,6 +34,7 @@ from oracle import HEADER, Checker, message, poison
 from transports import Filler, Recorder
 
 from aiozerocopy import transport as azt
+from aiozerocopy.transport.socket_transport import transport_over
 
 pytestmark = linux_only
 
@@ -291,7 +293,21 @@ def test_one_line_after_the_other(
         places = [place for place in places if place[2] <= (name != "connect") + 1]
         return places[list(LOOPS).index(loop) :: 2]
 
-    run_on(loop, partial(hit_each_line, partial(be_hit, name), ROOMS, some))
+    play = partial(be_hit, name)
+    run_on(loop, partial(hit_each_line, play, ROOMS, some, calls=True))
+
+
+@pytest.mark.filterwarnings("ignore:unclosed")
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("is_given", [False, True])
+def test_socket_is_taken_over(loop: str, is_given: bool) -> None:
+    async def take_over() -> None:
+        ours, peer = socket.socketpair()
+        with ours, peer:
+            transport_over(ours, asyncio.Protocol(), is_given=is_given).abort()
+
+    rooms = ("transport.socket_transport", "_core.channel")
+    run_on(loop, partial(hit_after_each_call, take_over, *rooms))
 
 
 @pytest.mark.filterwarnings("ignore:unclosed")
