@@ -347,6 +347,10 @@ async def test_handler_that_raises(caplog: pytest.LogCaptureFixture) -> None:
     assert record.exc_info[0] is ZeroDivisionError
 
 
+# Python 3.10 does not tell a task that it was cancelled itself.
+KNOWS_ITS_CANCEL = hasattr(asyncio.Task, "cancelling")
+
+
 @both_loops
 @pytest.mark.parametrize("whose", ["what it awaits", "its own"])
 async def test_cancel_in_a_handler_ends_only_that_client(
@@ -375,7 +379,8 @@ async def test_cancel_in_a_handler_ends_only_that_client(
         async with connect(server) as other:
             assert await ask(other, b"3") == b"3"
     (level,) = [it.levelno for it in caplog.records if "cancelled" in it.msg]
-    assert level == (logging.ERROR if whose == "what it awaits" else logging.DEBUG)
+    is_error = whose == "what it awaits" or not KNOWS_ITS_CANCEL
+    assert level == (logging.ERROR if is_error else logging.DEBUG)
 
 
 @both_loops
@@ -416,7 +421,8 @@ async def test_cancel_of_a_server_and_of_what_its_handler_awaits(
         assert server.connections == 0
         with pytest.raises(EndOfStream):
             await stream.receive()
-    assert logged(caplog, logging.ERROR) == []
+    if ends != "all tasks" or KNOWS_ITS_CANCEL:
+        assert logged(caplog, logging.ERROR) == []
 
 
 @pytest.mark.every_loop
