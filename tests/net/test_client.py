@@ -317,10 +317,11 @@ async def test_a_pause_goes_on_in_the_next_call(
 @pytest.mark.every_loop
 @pytest.mark.usefixtures("at_once")
 async def test_silence_is_counted_from_call_to_call() -> None:
-    server = Server(frames(0, then=stay), frames(then=stay))
+    # (On a busy machine the next connection is silent for too long as well.)
+    server = Server(frames(0, then=stay), *[frames(then=stay)] * 100)
     async with FrameClient(server.connect, idle_timeout=0.2) as client:
         await client.receive()
-        await receive_in_pieces(client, lambda: client.stats.connections == 2)
+        await receive_in_pieces(client, lambda: client.stats.connections >= 2)
     server.close()
 
 
