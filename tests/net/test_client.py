@@ -51,7 +51,11 @@ class Server:
             raise script
         near, far = azc.socketpair()
         self.streams.append(near)
-        await script(near)
+        try:
+            await script(near)
+        except BaseException:  # the call that connects was cut short
+            far.abort()
+            raise
         self._far = far
         return far
 
