@@ -19,8 +19,8 @@ def must_end() -> bool:
 
     Ask this in the task of a block that did the work (a client's handler, an encoder),
     outside the scope of this one piece.  It is meant for the task if a scope around the
-    task is cancelled: the block ends, or code around the block was cancelled, be it by
-    a scope or by asyncio's ``Task.cancel``.
+    task is cancelled: the block ends, or a scope or asyncio's ``Task.cancel`` has
+    cancelled the code around the block.
 
     Otherwise the work has awaited a future or a task that somebody has cancelled, or
     somebody has cancelled the task in which it runs.  That concerns this piece of work:

@@ -119,8 +119,8 @@ class Times:
     FFmpeg writes a line for each frame into a pipe before it sends the frame: see
     `arguments.timed`.  So the line is there when the frame is; we never wait for it.
 
-    At a constant ``rate`` only the first frame has a line.  (FFmpeg may fill a gap with
-    so many frames at once that the pipe has no room for their lines.  Then it would
+    At a constant ``rate`` only the first frame has a line.  (If FFmpeg filled a gap
+    with many frames at once, the pipe could lack room for their lines.  FFmpeg would
     wait for us to read the lines, while we wait for the first of these frames.)
 
     An exception of a signal handler may come at any line.  So `next` uses no time up:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
+from aiozerocopy._core.borrows import and_end
 from aiozerocopy._core.change import Change
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.lifetime import Stats
@@ -361,15 +362,7 @@ class Writer(Video):
             while self._is_closing:
                 await self._change.next()
             return
-        try:
-            try:
-                self._is_closing = True
-                await self._finish(running)
-            finally:
-                self._end_closing()
-        except BaseException:  # (a signal handler may have raised in the line above)
-            self._end_closing()
-            raise
+        await and_end(partial(self._finish, running), self._end_closing)
 
     def _end_closing(self) -> None:
         self._is_closing = False
@@ -377,7 +370,7 @@ class Writer(Video):
 
     async def _finish(self, running: Run) -> None:
         try:
-            self._closed = True
+            self._is_closing = self._closed = True
             await running.finish()
         except BaseException as error:
             running.abort()  # finish may not have begun

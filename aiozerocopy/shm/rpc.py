@@ -360,7 +360,7 @@ class Rpc(AsyncResource):
                 except Exception as error:
                     kind, buffers = ERROR, (_worded(error),)
                 except asyncio.CancelledError as error:
-                    if must_end():
+                    if must_end():  # (or the call's own scope, which swallows it)
                         raise
                     kind, buffers = ERROR, (_worded(error),)
                 finally:
