@@ -455,11 +455,28 @@ def test_as_the_system_allows(allowed: int, monkeypatch: pytest.MonkeyPatch) -> 
     assert asked == [size for size in halves[: last + 1] if size > 1 << 16]
 
 
-async def test_socket_object_that_is_dropped_leaves_the_fd_alone() -> None:
-    """As if a signal handler had raised before it was stored."""
+@pytest.mark.parametrize("way", ["extra_attributes", "wrap_socket"])
+async def test_socket_object_that_is_lost_leaves_the_fd_open(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler raises when it has been made, and before it is stored."""
+    made: Any = BorrowedSocket.__init__
+
+    def interrupted(sock: Any, **options: Any) -> None:
+        made(sock, **options)
+        raise Interruption
+
+    monkeypatch.setattr(BorrowedSocket, "__init__", interrupted)
     here, there = azc.socketpair()
-    async with here, there:
-        BorrowedSocket(fileno=here.fileno())
-        gc.collect()
-        await here.send(b"hello")
-        assert await there.receive() == b"hello"
+    plain, other = socket.socketpair()
+    with plain, other:
+        async with here, there:
+            with pytest.raises(Interruption):
+                here.extra_attributes if way == "extra_attributes" else azc.wrap_socket(
+                    plain
+                )
+            gc.collect()
+            plain.sendall(b"hello")
+            assert other.recv(9) == b"hello"
+            await here.send(b"hello")
+            assert await there.receive() == b"hello"
