@@ -68,6 +68,9 @@ class Judge:
         told = folder / "reached"
         self._passes(["-p", "reached", *tests], WITHOUT, AZC_REACHED=str(told))
         facts = [json.loads(line) for line in told.read_text().splitlines()]
+        files = {test.partition("::")[0] for test, _, _ in facts}
+        silent = files - {test.partition("::")[0] for test, _, lines in facts if lines}
+        assert not silent, f"no line was noted in {sorted(silent)}"
         self._reached: dict[str, dict[int, list[str]]] = {}
         for test, passed, lines in sorted(facts, key=lambda fact: len(fact[2])):
             if not passed:

@@ -24,7 +24,7 @@ Place = tuple[str, int, int]  # file, line, and how often it was reached
 
 LOOPS: dict[str, dict[str, Any]] = {"asyncio": {}, "uvloop": {"use_uvloop": True}}
 MONITORING: Any = getattr(sys, "monitoring", None)  # from Python 3.12 on
-TOOL = 4  # our number there; coverage and debuggers have others
+TOOL = 3  # our number there; coverage, debuggers and mutation/reached.py have others
 ENOUGH = 2  # lines with a complaint, after which a test stops
 
 
@@ -135,11 +135,13 @@ class Lines:
 
 def _watch_calls(callback: Callable[..., object] | None) -> None:
     """Have the callback called after each call of a C function; None: no longer."""
-    if MONITORING.get_tool(TOOL) is None:
-        MONITORING.use_tool_id(TOOL, "interruption")
     events = MONITORING.events
+    if callback is not None:
+        MONITORING.use_tool_id(TOOL, "interruption")  # (fails if another has it)
     MONITORING.register_callback(TOOL, events.C_RETURN, callback)
     MONITORING.set_events(TOOL, events.CALL if callback else 0)
+    if callback is None:
+        MONITORING.free_tool_id(TOOL)
 
 
 class HandedOver:
