@@ -19,7 +19,6 @@ from anyio.streams.file import FileStreamAttribute
 
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.fds import MOST_FDS, close_fds, duplicates, numbers_in, room_for
-from aiozerocopy._core.lifetime import NOWHERE
 from aiozerocopy._core.pins import content, scratch
 from aiozerocopy._core.receiving import ReceiveStream as ReceiveStream
 from aiozerocopy._core.sending import SendStream as SendStream
@@ -57,22 +56,36 @@ class Stream(SendStream, ReceiveStream, ByteStream):
         """``options`` are `SendStream`'s."""
         self._receive_from(channel.opposite())
         self._socket: socket.socket | None = None
+        self._eof = False
         SendStream.__init__(self, channel, **options)
         self._channels = (channel, self._in)
 
     async def send_eof(self) -> None:
         """Send what was accepted, then tell the peer that no more will come.
 
-        Receiving goes on.  Called again, it does nothing.
+        From the call on messages are refused with StreamClosed; receiving goes on.
+        Called again, it does nothing; cancelled or failed, it has not been called.
 
         Raises: as `flush`.
         """
         if self._eof:
             await checkpoint()
             return
-        await self.flush()
-        self._eof, self._loop = True, NOWHERE
+        try:
+            self._enter()
+            self._take_no_more("send_eof was called before")
+            await self.flush()
+            await self._drain()
+            self._eof = True
+        except BaseException:
+            self._take_more()
+            raise
         self._out.shutdown()
+
+    def _take_more(self) -> None:
+        waiter, self._refusal = self._waiter, ""
+        if waiter is not None and not (self._closed or waiter.is_trio):
+            self._loop = waiter.loop.native
 
     def _let_go(self) -> None:
         if self._socket is not None:

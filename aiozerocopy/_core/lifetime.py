@@ -110,6 +110,14 @@ class Bound(Ready):
     def _bind(self) -> Waiter:
         if self._channels[0].inherited:
             raise error_of(-errno.ECHILD)
+        try:
+            return self._bind_first()
+        except BaseException:  # the next to begin may get the stream
+            with contextlib.suppress(ValueError):
+                self._binders.remove(this_thread())
+            raise
+
+    def _bind_first(self) -> Waiter:
         waiter = self._waiter
         if waiter is None or not self._budget:
             self._binders.append(this_thread())

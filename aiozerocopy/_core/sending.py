@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 RESCUE_LIMIT = 64 << 20  # bytes that a cancelled send may copy
 QUEUE_LIMIT = 32 << 20  # bytes that put lets in before it waits
+CLOSING = "the stream is being closed"
 LINGER = 1.0  # seconds for accepted messages, when a block ends by an exception
 
 # While a task is sending, another one waits in line, or gets BusyResourceError.
@@ -157,7 +158,7 @@ class SendStream(Bound, ByteSendStream):
         self._out = channel
         self._rescue_limit = _limit(rescue_limit, "rescue_limit")
         self._failures: dict[Operation, None] = {}  # (as an ordered set)
-        self._eof = False
+        self._refusal = ""  # why the stream takes no more messages
         self._is_exclusive = concurrent == "raise"
         self._call: Call | None = None  # of an exclusive stream, the latest
         Bound.__init__(self, channel)
@@ -335,7 +336,7 @@ class SendStream(Bound, ByteSendStream):
         """
         waiter = self._enter()
         # An empty message is over once all messages before it are.
-        await self._send((b"",))
+        await self._send((b"",), is_flush=True)
         waiter.port.drain()  # (so that their tickets are done)
 
     def send_from_thread(self, *buffers: AnyBuffer) -> None:
@@ -347,8 +348,8 @@ class SendStream(Bound, ByteSendStream):
         """
         if has_loop():
             raise RuntimeError("this thread runs an event loop: use await send(...)")
-        if self._closed or self._eof:
-            raise StreamClosed("the stream is closed")
+        if self._closed or self._refusal:
+            raise StreamClosed(self._refusal or "the stream is closed")
         port = Port()
         operation = Operation(port, [])
         send = partial(self._send_in_thread, port, operation, buffers)
@@ -369,11 +370,11 @@ class SendStream(Bound, ByteSendStream):
             return running_asyncio_loop() is self._loop
         return self._loop in running_tasks and this_thread() == self._thread
 
-    async def _begin(self) -> tuple[Waiter, Operation]:
+    async def _begin(self, is_flush: bool = False) -> tuple[Waiter, Operation]:
         """Bind to the running loop, and make an operation for one message."""
         waiter = self._enter()
-        if self._eof:
-            raise StreamClosed("send_eof was called before")
+        if self._refusal and not is_flush:
+            raise StreamClosed(self._refusal)
         if waiter.entry is not None:
             await waiter.entry()
         if self._out.ready is None and not self._is_exclusive:
@@ -393,9 +394,12 @@ class SendStream(Bound, ByteSendStream):
             self._call = call
 
     async def _send(
-        self, buffers: Sequence[AnyBuffer], sizes: Sequence[int] = ()
+        self,
+        buffers: Sequence[AnyBuffer],
+        sizes: Sequence[int] = (),
+        is_flush: bool = False,
     ) -> None:
-        waiter, operation = await self._begin()
+        waiter, operation = await self._begin(is_flush)
         submit = partial(self._out.submit, waiter.port, operation, buffers, sizes)
         await self._submit_and_wait(waiter, operation, submit)
 
@@ -498,8 +502,14 @@ class SendStream(Bound, ByteSendStream):
 
     # -- the end ------------------------------------------------------------------
 
+    def _take_no_more(self, why: str) -> None:
+        """Refuse messages from now on: what is accepted later could be cut off."""
+        self._refusal, self._loop = why, NOWHERE
+
     async def aclose(self, *, linger: float | None = None) -> None:
         """Send what was accepted, then close.  Cancelled, it closes at once.
+
+        Later messages are refused with StreamClosed from the call on.
 
         If the peer does not read, this waits without end, or for ``linger`` seconds.
         With a ``linger`` of 0 it does not wait: queued messages are lost, and tasks
@@ -512,6 +522,7 @@ class SendStream(Bound, ByteSendStream):
             raise ValueError(f"linger is a number of seconds, not {linger!r}")
         try:
             if not self._closed and linger != 0:
+                self._take_no_more(CLOSING)
                 await self._drain_within(linger)
                 if self._failures:
                     await self._raise(next(iter(self._failures)))
@@ -533,11 +544,12 @@ class SendStream(Bound, ByteSendStream):
             ) from TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
 
     async def _drain(self) -> None:
-        stats, waiter = self._out.stats(), self._waiter
-        if stats.queued or stats.waiting:
-            self._call = None  # (wait for a task that is sending: do not refuse it)
-            await self.flush()
-        elif waiter is not None and runs_here(waiter.loop):
+        for _ in range(2):  # (again, if a thread's message had not been refused yet)
+            stats = self._out.stats()
+            if stats.queued or stats.waiting:
+                self._call = None  # (wait for a task that is sending: do not refuse it)
+                await self.flush()
+        if (waiter := self._waiter) is not None and runs_here(waiter.loop):
             waiter.port.drain()  # a failure may not have been noted yet
 
     async def __aexit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
@@ -547,6 +559,7 @@ class SendStream(Bound, ByteSendStream):
         # A flush must not hide the exception of the block, and must not hang.
         with anyio.CancelScope(shield=True):
             try:
+                self._take_no_more(CLOSING)
                 with anyio.move_on_after(LINGER):
                     await self._drain()
             except (StreamBroken, StreamClosed):

@@ -3,11 +3,13 @@
 import contextlib
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from links import (
     BIG,
+    SOCKETS,
     Link,
     attempt,
     attempting,
@@ -22,7 +24,7 @@ from links import (
 )
 from oracle import Checker, assert_prefix, message, poison
 
-from aiozerocopy import StreamBroken, StreamClosed
+from aiozerocopy import Stream, StreamBroken, StreamClosed
 from aiozerocopy._core import sending
 
 pytestmark = pytest.mark.anyio
@@ -48,6 +50,58 @@ async def test_aclose_sends_what_was_accepted(some: Link) -> None:
             each.clear()
     checker.finish()
     assert checker.counts == {1: 4}
+
+
+@pytest.mark.every_loop
+@pytest.mark.parametrize("end", ["aclose", "send_eof", "a block"])
+async def test_no_message_is_accepted_once_the_end_has_begun(
+    end: str, some: Link
+) -> None:
+    """It could be cut off, and the reader would see a part of it before a clean end."""
+    if end == "send_eof" and some.kind not in SOCKETS:
+        pytest.skip("only a socket has two directions")
+    checker = Checker()
+    async with reading(some, checker.feed, start=False) as reader:
+        stream: Any = some.sender()
+        async with anyio.create_task_group() as tasks:
+            await stream.put(message(1, 0, BIG))
+            await begun(stream)
+            leave = partial(stream.__aexit__, None, None, None)
+            tasks.start_soon(leave if end == "a block" else getattr(stream, end))
+            await submitted(stream, 2)  # its flush
+            for call in (
+                partial(stream.send, b"late"),
+                partial(stream.send, b"la", b"te"),
+                partial(stream.put, b"late"),
+                partial(stream.send_many, [b"late"]),
+                partial(stream.send_file, __file__),
+            ):
+                with pytest.raises(StreamClosed, match=r"being closed|send_eof"):
+                    await call()
+            error = error_in_thread(stream.send_from_thread, b"late")
+            assert isinstance(error, StreamClosed)
+            reader.start()
+        await stream.aclose()
+    checker.finish()
+    assert checker.counts == {1: 1}
+
+
+async def test_a_cancelled_send_eof_refuses_nothing(tmp_path: Path) -> None:
+    checker = Checker()
+    with open_link("unix", tmp_path) as link:
+        async with reading(link, checker.feed, start=False) as reader:
+            async with link.sender() as stream:
+                assert isinstance(stream, Stream)
+                await stream.put(message(1, 0, BIG))
+                with anyio.CancelScope() as scope:
+                    scope.cancel()
+                    await stream.send_eof()
+                assert scope.cancelled_caught
+                await stream.put(message(1, 1, 10))
+                assert stream._is_bound_here()  # `send` takes its fast path again
+                reader.start()
+    checker.finish()
+    assert checker.counts == {1: 2}
 
 
 @pytest.mark.every_loop

@@ -16,6 +16,7 @@ from links import (
     Link,
     attempt,
     begun,
+    error_in_thread,
     open_link,
     others_wait,
     reading,
@@ -468,3 +469,12 @@ async def test_nothing_is_kept_of_what_is_over(pipe: Link) -> None:
             assert len(set(borrowed) - before) <= 1
         await until(lambda: not operations and set(borrowed) <= before)
     assert len(received) == 9 * BIG + 3 * 101
+
+
+def test_a_first_use_that_fails_leaves_the_stream_to_other_threads() -> None:
+    one, other = azc.socketpair()
+    with pytest.raises(RuntimeError, match="event loop"):
+        one.send(b"x").send(None)
+    assert error_in_thread(anyio.run, one.send, b"x") is None
+    one.abort()
+    other.abort()
