@@ -6,13 +6,19 @@ The states of a receive, and who owns the memory
     cancelled   the caller's again; bytes that had arrived are kept in `_unread`, and
                 the next receive begins with them
 
+Bytes that are there when the call begins need no operation and, in plain memory, no
+pin: C stores them, and their number in `_come`, where it stays until the next call
+begins.  An operation waits for the rest.
+
 When a cancel, or an exception from a signal handler, interrupts a receive, `_keep` ends
-it in C, keeps the bytes that came, and only then gives the memory back.  Handlers are
-nested, because a second exception may come while the first one is handled.
+it in C, keeps the bytes that came, and only then gives the memory back; `_come_back`
+keeps those that came before there was a pin.  Handlers are nested, because a second
+exception may come while the first one is handled.
 """
 
 from __future__ import annotations
 
+import array
 import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
@@ -33,7 +39,13 @@ from aiozerocopy._core.pins import (
     scratch,
     unpin,
 )
-from aiozerocopy._core.waiter import checkpoint
+from aiozerocopy._core.waiter import (
+    LOOP_IS_CHEAP,
+    checkpoint,
+    running_asyncio_loop,
+    running_tasks,
+    this_thread,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,6 +98,11 @@ def _number(_view: object, n: int) -> int:
     return n
 
 
+def _pin_held(held: list[Any]) -> Any:
+    """Pin memory that has begun to be filled; it is in a list, which can be emptied."""
+    return ffi.from_buffer(held[0], require_writable=True)
+
+
 class _Arrived(Exception):
     """Bytes have come, and stay unread."""
 
@@ -108,8 +125,8 @@ class ReceiveStream(Bound, ByteReceiveStream):
     def _receive_from(self, channel: Channel) -> None:
         self._in = channel
         self._unread = b""
-        self._come = ffi.new("uint64_t *")  # bytes that a receive got at once
-        self._come_at = int(ffi.cast("uintptr_t", self._come))
+        self._come = array.array("Q", [0])  # bytes that a receive got at once
+        self._come_at = self._come.buffer_info()[0]
         # The receive in progress; or what receives instead of our calls: see `Ahead`.
         self._reception: object = None
 
@@ -131,8 +148,35 @@ class ReceiveStream(Bound, ByteReceiveStream):
 
         Raises: as `receive`; BufferError for memory that cannot be written.
         """
-        waiter = self._enter_alone()
-        return await self._receive(waiter, pin_writable, buffer, 1, _number)
+        if not self._begins_at_once():
+            return await self._receive(
+                self._enter_alone(), pin_writable, buffer, 1, _number
+            )
+        held: list[Any] = []
+        try:
+            try:
+                got = receive_at_once(self._in.id, buffer, 1, self._come_at)
+                if got and type(got) is int:
+                    self._spent += 1 + (got >> 12)
+                    return got
+                tried = got is not None
+                if got:
+                    held.append(got)
+                got = None
+                borrow, memory = (_pin_held, held) if held else (pin_writable, buffer)
+                return await self._receive(
+                    self._enter_alone(), borrow, memory, 1, _number, tried=tried
+                )
+            except BaseException:
+                self._come_back(buffer)
+                got = None  # (the traceback keeps this frame)
+                held.clear()
+                raise
+        except BaseException:
+            self._come_back(buffer)
+            got = None
+            held.clear()
+            raise
 
     async def receive_exactly(self, buffer: AnyBuffer) -> None:
         """Fill the whole ``buffer``: a NumPy array, a frame.
@@ -142,8 +186,36 @@ class ReceiveStream(Bound, ByteReceiveStream):
             IncompleteReceive: it ended later; its ``received`` bytes are in place.
             others: as `receive_into`.
         """
-        waiter = self._enter_alone()
-        await self._receive(waiter, pin_writable, buffer, None, _number)
+        if not self._begins_at_once():
+            await self._receive(
+                self._enter_alone(), pin_writable, buffer, None, _number
+            )
+            return
+        held: list[Any] = []
+        try:
+            try:
+                got = receive_at_once(self._in.id, buffer, 0, self._come_at)
+                if got and type(got) is int:
+                    self._spent += 1 + (got >> 12)
+                    return
+                tried = got is not None
+                if got:
+                    held.append(got)
+                got = None
+                borrow, memory = (_pin_held, held) if held else (pin_writable, buffer)
+                await self._receive(
+                    self._enter_alone(), borrow, memory, None, _number, tried=tried
+                )
+            except BaseException:
+                self._come_back(buffer)
+                got = None  # (the traceback keeps this frame)
+                held.clear()
+                raise
+        except BaseException:
+            self._come_back(buffer)
+            got = None
+            held.clear()
+            raise
 
     async def _arrival(self) -> None:
         """Return once bytes have come, and leave them to the next receive.
@@ -191,6 +263,30 @@ class ReceiveStream(Bound, ByteReceiveStream):
             raise anyio.BusyResourceError("reading from")
         return waiter
 
+    def _begins_at_once(self) -> bool:
+        """Return whether a call may begin with `receive_at_once`, and prepare it."""
+        if (
+            self._unread
+            or self._reception is not None
+            or self._spent + 1 >= self._budget
+            or (
+                running_asyncio_loop() is not self._loop
+                if LOOP_IS_CHEAP
+                else this_thread() != self._thread or self._loop not in running_tasks
+            )
+        ):
+            return False
+        self._come[0] = 0
+        return True
+
+    def _come_back(self, memory: AnyBuffer) -> None:
+        """Keep the bytes that an interrupted call got at once; may be repeated."""
+        if n := self._come[0]:
+            view = pin_writable(memory)
+            unread = content(view, min(n, len(view))) + self._unread
+            self._unread, self._come[0] = unread, 0  # (as in _fill)
+            unpin([view])
+
     async def _receive(
         self,
         waiter: Waiter,
@@ -199,42 +295,35 @@ class ReceiveStream(Bound, ByteReceiveStream):
         need: int | None,
         result: Callable[[Any, int], T],
         fds: Any = None,
+        tried: bool = False,
     ) -> T:
         """Borrow memory, fill it, and return what ``result`` makes of the pin.
 
         At least ``need`` bytes are received; None: as many as there is room for.  Fds
-        that come with them are stored in ``fds``.
+        that come with them are stored in ``fds``.  Bytes that are there already need
+        no operation, unless that was ``tried``.
 
-        Bytes that are there already need no operation, and for plain memory no pin: C
-        stores their number in ``_come``.  An operation waits for the rest.  Its pin
-        must live until this returns, since an exception may still come, and then
-        `_keep` needs the bytes.  It must not live longer: a traceback may keep the
-        operation alive, and so its views are cleared.
+        An operation's pin must live until this returns, since an exception may still
+        come, and then `_keep` needs the bytes.  It must not live longer: a traceback
+        may keep the operation alive, and so its views are cleared.
         """
-        come = self._come
-        come[0] = 0
-        view = reception = now = None
+        view = reception = None
+        if not tried:
+            self._come[0] = 0
         try:
             try:
                 self._spent += 1
                 if yields := self._spent >= self._budget:
                     self._spent = 0
                 waits = yields or self._unread or self._loop is NOWHERE
-                if borrow is pin_writable and not waits:
-                    now = receive_at_once(self._in.id, memory, need or 0, self._come_at)
-                    if type(now) is int:
-                        self._spent += now >> 12
-                        return result(None, now)
-                if now is None:
-                    view = borrow(memory)
-                else:
-                    view, now = ffi.from_buffer(now, require_writable=True), None
+                view = borrow(memory)
                 memory = None
                 least = n = len(view)
                 if need is not None:
                     least = need
                 self._spent += n >> 12
-                if n and fds is None and not (waits or come[0]):
+                if n and fds is None and not (waits or tried):
+                    come = ffi.cast("uint64_t *", self._come_at)
                     now = receive_now(self._in.id, view, n, least, come)
                     if now >= least:
                         return result(view, now)
@@ -246,15 +335,11 @@ class ReceiveStream(Bound, ByteReceiveStream):
                 self._reception = None
                 return received
             except BaseException as error:
-                if view is None and come[0]:
-                    view = borrow(memory)
-                memory = now = None  # (the traceback keeps this frame)
+                memory = None  # (the traceback keeps this frame)
                 await self._keep(waiter, reception, view, error)
                 raise
         except BaseException as error:
-            if view is None and come[0]:
-                view = borrow(memory)
-            memory = now = None  # (the traceback keeps this frame)
+            memory = None  # (the traceback keeps this frame)
             await self._keep(waiter, reception, view, error)
             raise
 
@@ -303,7 +388,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
         error: BaseException,
     ) -> None:
         """End an interrupted call: keep the bytes that came, then unpin the memory."""
-        if n := self._come[0]:
+        if view is not None and (n := self._come[0]):
             unread = content(view, min(n, len(view))) + self._unread
             self._unread, self._come[0] = unread, 0  # (as in _fill)
         if reception is None:

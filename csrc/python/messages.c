@@ -210,7 +210,7 @@ static PyObject *receive_at_once(PyObject *steady, PyObject *const *given,
     (void)steady;
     PyObject *memory = count == 4 && holds_bytes(given[1]) ? hold(given[1]) : NULL;
     void *room;
-    Py_ssize_t n = 0, need = 0, r = 0;
+    Py_ssize_t n = 0, need = 0, r = -1;
     if (memory && PyObject_AsWriteBuffer(memory, &room, &n) == 0 && n) {
         azc_id channel = PyLong_AsUnsignedLongLong(given[0]);
         uint64_t *come = PyLong_AsVoidPtr(given[3]);
@@ -223,7 +223,7 @@ static PyObject *receive_at_once(PyObject *steady, PyObject *const *given,
     PyErr_Clear();
     if (r > 0 && r < need) return memory;
     Py_DecRef(memory);
-    return r > 0 ? PyLong_FromSsize_t(r) : none();
+    return r >= 0 ? PyLong_FromSsize_t(r) : none();
 }
 
 /* ---- giving back -------------------------------------------------------- */

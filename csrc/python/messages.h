@@ -26,9 +26,9 @@ enum { AZC_SEND, AZC_PUT, AZC_WRITE };
  *     not bound.
  *   receive_at_once(channel, memory, need, come)
  *     Stores bytes that have come in a bytearray or a memoryview of bytes, and their number
- *     at the address `come`.  Returns the number if it is at least need (0: all); if more
- *     has to come, a memoryview, which keeps the memory where it is; or None if nothing has
- *     come, or the memory is of another kind.
+ *     at the address `come`.  Returns the number if it is at least need (0: all), or 0 if
+ *     nothing has come; if more has to come, a memoryview, which keeps the memory where it
+ *     is; or None if the memory is of another kind, or there is an error.
  *     (Without the GIL a PickleBuffer keeps the memory of a memoryview.)
  *   unpin(views)
  *     Takes all items out of a list, the last first, and releases pins and memoryviews that
