@@ -42,8 +42,8 @@ class DirectClient(Client):
             port = stream._enter().port
             if stream._out.ready is None:
                 stream._out.bind_port(port, stream._budget)
-            if not self._seat.take(stream._out):
-                raise StreamClosed("the stream is closed")
+            if stream._refusal or not self._seat.take(stream._out):
+                raise StreamClosed(stream._refusal or "the stream is closed")
         except Exception as error:
             self._drop(message)
             self._fail(error)
