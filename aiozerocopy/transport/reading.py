@@ -111,7 +111,7 @@ class Reading(asyncio.Transport):
         self._loop = loop
         self._stream = stream
         self._fd = stream.fileno()
-        self.set_protocol(protocol)
+        Reading.set_protocol(self, protocol)
         self._readiness = readiness_in(loop)
         self.on_lost: Callable[[], object] | None = None  # tells the server
         # The protocol's own context: the connecting caller does not see what it sets.

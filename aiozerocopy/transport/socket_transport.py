@@ -344,10 +344,13 @@ class SocketTransport(Reading):
     def _pause_if_full(self) -> None:
         if self._is_borrowing() or self.get_write_buffer_size() > self._high:
             self._protocol_paused = True
-            try:
-                self._protocol.pause_writing()
-            except Exception as error:
-                self._report(error, "pause_writing")
+            self._pause()
+
+    def _pause(self) -> None:
+        try:
+            self._protocol.pause_writing()
+        except Exception as error:
+            self._report(error, "pause_writing")
 
     def _resume_if_empty(self) -> None:
         if not self._is_borrowing() and self.get_write_buffer_size() <= self._low:
@@ -356,6 +359,16 @@ class SocketTransport(Reading):
                 self._protocol.resume_writing()
             except Exception as error:
                 self._report(error, "resume_writing")
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Give incoming data to another protocol.
+
+        If writing is paused, the new protocol's pause_writing is called at once.
+        """
+        is_another = protocol is not self._protocol
+        super().set_protocol(protocol)
+        if is_another and self._protocol_paused and not self._is_lost:
+            self._pause()
 
     # -- properties ---------------------------------------------------------------
 

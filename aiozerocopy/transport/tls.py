@@ -158,6 +158,10 @@ class TLSProtocol(SSLProtocol):
 
     else:
 
+        def pause_writing(self) -> None:
+            if self._wire is not None:  # (else it is the program's that was paused)
+                super().pause_writing()
+
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             self._process_write_backlog()  # (writes that waited for the peer)

@@ -270,6 +270,29 @@ async def test_the_protocol_may_change(end: End) -> None:
 
 
 @both_loops
+async def test_drain_of_a_new_protocol_means_yours_again(end: End) -> None:
+    """Even if the old one was paused: the new one did not hear of that."""
+    transport, loop = end.transport, asyncio.get_running_loop()
+    transport.write(bytes(BIG))
+    reader = asyncio.StreamReader(loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    for _ in range(2):  # the second time changes nothing
+        transport.set_protocol(protocol)
+    protocol.connection_made(transport)
+    writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+    data = message(1, 0, BIG)
+    sent = bytes(data)
+    writer.write(data)
+    reading = asyncio.ensure_future(end.read(BIG + len(sent)))
+    await writer.drain()
+    poison(data)
+    assert await reading == bytes(BIG) + sent
+    assert end.protocol.events == ["made", "pause"]
+    writer.close()
+    await writer.wait_closed()
+
+
+@both_loops
 @pytest.mark.parametrize("keep_open", [True, False])
 async def test_half_close(keep_open: bool) -> None:
     async with opened(lambda: Recorder(keep_open)) as end:
