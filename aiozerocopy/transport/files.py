@@ -1,4 +1,4 @@
-"""sendfile: a file's bytes through a transport, moved by the kernel."""
+"""sendfile: a file's bytes through a transport, moved by the kernel, or in pieces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import IO, Any
 
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy.transport.reading import os_error
-from aiozerocopy.transport.socket_transport import SocketTransport
+from aiozerocopy.transport.socket_transport import AFTER_EOF, SocketTransport
 from aiozerocopy.transport.tls import TLSTransport
 
 PIECE = 256 << 10  # bytes read at a time from a file without an fd
@@ -26,9 +26,10 @@ async def sendfile(
     It sends from ``offset`` on, ``count`` bytes or up to the file's end, and leaves the
     file's position behind the last byte sent, even if it fails.  The kernel moves the
     bytes, in a thread of ours; data written meanwhile follows them.  A file without an
-    fd, and any file under TLS, is read in pieces, unless ``fallback`` is false; if it
-    fails, the position is behind the last piece that was sent whole.  For a transport
-    that is not ours, its loop's ``sendfile`` is called.
+    fd, and any file under TLS, is read in pieces, unless ``fallback`` is false: writes
+    raise RuntimeError meanwhile, and other files wait.  If that fails, the position is
+    behind the last piece that was sent whole.  For a transport that is not ours, its
+    loop's ``sendfile`` is called.
 
     Raises:
         ConnectionError: the peer left.
@@ -41,10 +42,11 @@ async def sendfile(
         loop = asyncio.get_running_loop()
         return await loop.sendfile(transport, file, offset, count, fallback=fallback)
     _check(transport, file, offset, count)
-    if isinstance(transport, SocketTransport) and _has_fd(file):
+    is_plain = isinstance(transport, SocketTransport) and not transport._line
+    if is_plain and _has_fd(file):
         return await _by_the_kernel(transport, file, offset, count)
     if fallback:
-        return await _in_pieces(transport, file, offset, count)
+        return await _in_turn(transport, file, offset, count)
     raise asyncio.SendfileNotAvailableError(
         f"the kernel cannot send {file!r} through {transport!r}"
     )
@@ -58,6 +60,8 @@ def takes(transport: object) -> bool:
 def _check(transport: Any, file: IO[bytes], offset: int, count: int | None) -> None:
     if transport.is_closing():
         raise RuntimeError("Transport is closing")
+    if getattr(transport, "_eof", False):
+        raise RuntimeError(AFTER_EOF)
     if "b" not in getattr(file, "mode", "b"):
         raise ValueError("file should be opened in binary mode")
     most = 1 if count is None else count
@@ -96,6 +100,34 @@ async def _by_the_kernel(
         transport._advance()
 
 
+async def _in_turn(
+    transport: Any, file: IO[bytes], offset: int, count: int | None
+) -> int:
+    """Send in pieces; until then refuse writes, and have other such files wait."""
+    line: list[asyncio.Event] = transport._line
+    me = asyncio.Event()
+    try:
+        try:
+            line.append(me)
+            if isinstance(transport, SocketTransport):
+                transport._out.unbind_port()  # (as in `write_eof`)
+            while line[0] is not me:
+                await line[0].wait()
+            return await _in_pieces(transport, file, offset, count)
+        finally:
+            _leave(line, me)
+    finally:
+        _leave(line, me)
+        if isinstance(transport, SocketTransport):
+            transport._advance()
+
+
+def _leave(line: list[asyncio.Event], me: asyncio.Event) -> None:
+    if me in line:
+        line.remove(me)
+    me.set()
+
+
 async def _in_pieces(
     transport: Any, file: IO[bytes], offset: int, count: int | None
 ) -> int:
@@ -106,7 +138,7 @@ async def _in_pieces(
         data = await asyncio.get_running_loop().run_in_executor(None, file.read, most)
         if not data:
             break
-        transport.write(data)
+        transport._write_pieces([data])
         try:
             await transport.drained()
         except OSError:  # (if this is cancelled, the piece goes out)

@@ -60,6 +60,7 @@ def aborted(why: str) -> ConnectionAbortedError:
 
 WAS_CLOSED = "the transport was written to after it was closed"
 WAS_ABORTED = "the transport was aborted before all was out"
+IN_PIECES = "a file is being sent in pieces: write after sendfile has returned"
 
 
 class Out(SendStream):

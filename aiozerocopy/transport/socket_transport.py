@@ -45,6 +45,7 @@ from aiozerocopy._core.sending import RESCUE_LIMIT
 from aiozerocopy._core.waiter import current_loop
 from aiozerocopy.opening import set_buffer
 from aiozerocopy.transport.reading import (
+    IN_PIECES,
     WAS_ABORTED,
     WAS_CLOSED,
     Out,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy._core.relaying import Relay
 
+AFTER_EOF = "nothing can be written after write_eof"
 HIGH = 64 << 10  # bytes queued, above which the protocol is paused
 _NO_BUDGET = (1 << 32) - 1  # sends before one yields to the loop: a write never does
 
@@ -77,6 +79,7 @@ class SocketTransport(Reading):
             "_port",
             "_pending",
             "_files",
+            "_line",
             "_borrowing",
             "_failure",
             "_high",
@@ -91,7 +94,8 @@ class SocketTransport(Reading):
         self._port = self._stream._enter().port
         # The queued operations, first in, first out.
         self._pending: collections.deque[Operation] = collections.deque()
-        self._files: set[Relay] = set()  # files that are being sent
+        self._files: set[Relay] = set()  # files that the kernel sends
+        self._line: list[asyncio.Event] = []  # files that are sent in pieces, in turn
         # The last operation with memory that its owner can change.
         self._borrowing: Operation | None = None
         self._high, self._low = HIGH, HIGH // 4
@@ -113,7 +117,7 @@ class SocketTransport(Reading):
         Raises:
             TypeError, BufferError, ValueError: not a buffer that can be sent; nothing
                 was sent.
-            RuntimeError: after write_eof.
+            RuntimeError: after write_eof, or while `sendfile` reads a file in pieces.
         """
         out, mine = self._out, None
         if (ready := out.ready) is None:
@@ -179,9 +183,11 @@ class SocketTransport(Reading):
         or_undo_now(write, partial(back, self._port, operation, RESCUE_LIMIT))
 
     def _is_writable(self) -> bool:
-        """Raises: RuntimeError after write_eof."""
+        """Raises: RuntimeError after write_eof, and between the pieces of a file."""
         if self._eof:
-            raise RuntimeError("nothing can be written after write_eof")
+            raise RuntimeError(AFTER_EOF)
+        if self._line and not self._is_lost:
+            raise RuntimeError(IN_PIECES)
         if self._is_lost and self._failure is None:
             self._failure = Failure(aborted(WAS_CLOSED))
         return not self._is_lost
@@ -281,7 +287,7 @@ class SocketTransport(Reading):
 
     def _finish(self) -> None:
         self._forget_ended()  # an interrupted operation may not have called `_advance`
-        if self._pending or self._files or self._is_lost:
+        if self._pending or self._files or self._line or self._is_lost:
             return
         if self._closing:
             self._lose(None)
@@ -302,7 +308,7 @@ class SocketTransport(Reading):
         if not self._is_lost and self._failure is None:
             if isinstance(error, OSError):
                 self._failure = Failure(error)
-            elif self._pending or self._files:
+            elif self._pending or self._files or self._line:
                 self._failure = Failure(aborted(WAS_ABORTED))
         super()._lose(error)
 

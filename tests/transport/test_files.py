@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from links import BIG, until
+from links import BIG, others_wait, until
 from oracle import payload
-from transports import End, Recorder, both_loops
+from transports import End, HeldFile, Recorder, both_loops
 
 from aiozerocopy import transport as azt
 from aiozerocopy.transport import files
@@ -59,6 +59,61 @@ async def test_sendfile_of_memory(end: End) -> None:
         await azt.sendfile(end.transport, io.BytesIO(data), fallback=False)
     assert await azt.sendfile(end.transport, io.BytesIO(data), 10) == BIG - 10
     assert await reading == data[10:]
+
+
+@both_loops
+async def test_nothing_gets_between_the_pieces_of_a_file(end: End, film: Path) -> None:
+    held = HeldFile(FILM)
+    with film.open("rb") as file:
+        every: list[Any] = [held, io.BytesIO(FILM[::-1]), io.BytesIO(b"never"), file]
+        sending = [
+            asyncio.ensure_future(azt.sendfile(end.transport, it)) for it in every
+        ]
+        await others_wait()
+        for write in (end.transport.write, lambda it: end.transport.writelines([it])):
+            with pytest.raises(RuntimeError, match="a file is being sent in pieces"):
+                write(b"between")
+        end.transport.write_eof()
+        sending[2].cancel()
+        held.go.set()
+        assert await end.read_all() == FILM + FILM[::-1] + FILM
+        assert await sending[0] == await sending[1] == await sending[3] == BIG
+    with pytest.raises(RuntimeError, match="after write_eof"):
+        await azt.sendfile(end.transport, io.BytesIO(b"late"))
+
+
+@both_loops
+@pytest.mark.parametrize("call", ["close", "abort"])
+async def test_the_transport_is_closed_between_the_pieces(end: End, call: str) -> None:
+    held = HeldFile(FILM)
+    sending = asyncio.ensure_future(azt.sendfile(end.transport, held))
+    await others_wait()
+    getattr(end.transport, call)()
+    held.go.set()
+    if call == "close":
+        assert await end.read_all() == FILM
+        assert await sending == BIG
+    else:
+        end.transport.write(b"too late, but no error")
+        with pytest.raises(ConnectionAbortedError, match="before all was out"):
+            await sending
+    assert await end.protocol.lost is None
+
+
+async def test_writes_after_a_file_that_was_sent_in_pieces(end: End) -> None:
+    for file in (io.BytesIO(b"1"), HeldFile(b"never")):
+        sending = asyncio.ensure_future(azt.sendfile(end.transport, file))
+        if isinstance(file, HeldFile):
+            await others_wait()
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            file.go.set()
+        else:
+            assert await sending == 1
+        end.transport.write(b"2")
+        end.transport.writelines([b"3", b"4"])
+    assert await end.read(7) == b"1234234"
 
 
 @both_loops
