@@ -87,16 +87,19 @@ async def _by_the_kernel(
         try:
             transport._files.add(relay)
             return await relay
+        except (StreamBroken, StreamClosed) as error:
+            transport._read_before_the_end()
+            transport._find_failure()
+            failure = transport._failure  # (None: it is the file's)
+            raise (failure.again() if failure else os_error(error)) from error
         finally:
             transport._files.discard(relay)
-    except (StreamBroken, StreamClosed) as error:
-        raise os_error(error) from error
     finally:
         transport._files.discard(relay)
         if relay.moved:
             file.seek(offset + relay.moved)
         if relay._goes_on and not transport._is_lost:
-            transport._write_pieces([b""])  # (ends when the file's message does)
+            transport._find_failure()  # (once the file's message has ended)
         transport._advance()
 
 

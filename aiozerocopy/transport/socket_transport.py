@@ -252,8 +252,7 @@ class SocketTransport(Reading):
         try:
             pending = self._pending
             if pending and pending[0].done and pending[0].status < 0:
-                # The peer may have sent data before it left.
-                self._context.copy().run(self._read_last)
+                self._read_before_the_end()
             self._forget_ended()
             if self._protocol_paused and not self._is_lost:
                 self._resume_if_empty()
@@ -262,17 +261,24 @@ class SocketTransport(Reading):
             self._fail(error, "the end of a write")
             raise
 
-    def _read_last(self) -> None:
+    def _read_before_the_end(self) -> None:
+        """Read what the peer may have sent before it left."""
         if self._is_watched and not self._closing:
-            self._readable()
+            self._context.copy().run(self._readable)
 
     def _end_reading(self) -> None:
         # After a reset has failed a write, a read sees EOF: ask C for that error first.
         if self._pending and not self._pending[0].done:
             self._port.drain()
+        if self._files:
+            self._find_failure()
         self._forget_ended()
         if not self._is_lost:
             super()._end_reading()
+
+    def _find_failure(self) -> None:
+        """Break if a file's message has failed, or as soon as it will."""
+        self._write_pieces([b""])
 
     def _forget_ended(self) -> None:
         pending = self._pending

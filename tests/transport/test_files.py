@@ -1,15 +1,17 @@
 """aiozerocopy.transport: sending files."""
 
 import asyncio
+import errno
 import io
+import os
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
-from links import BIG, others_wait, until
+from links import BIG, linux_only, others_wait, until
 from oracle import payload
-from transports import End, HeldFile, Recorder, both_loops
+from transports import End, HeldFile, Recorder, both_loops, opened
 
 from aiozerocopy import transport as azt
 from aiozerocopy.transport import files
@@ -50,6 +52,52 @@ async def test_a_cancelled_sendfile_completes_first(end: End, film: Path) -> Non
             await sending
     end.transport.close()
     assert await end.read(BIG) == FILM
+
+
+@both_loops
+@pytest.mark.parametrize("is_closing", [False, True])
+@pytest.mark.parametrize("is_paused", [False, True])
+async def test_a_reset_that_a_file_has_met(
+    is_paused: bool, is_closing: bool, film: Path
+) -> None:
+    os.truncate(film, 64 * BIG)  # more than a connection holds
+    async with opened(tcp=True) as end:
+        if is_paused:
+            end.transport.pause_reading()
+        with film.open("rb") as file:
+            sending = asyncio.ensure_future(azt.sendfile(end.transport, file))
+            await until(lambda: end.transport._stream.stats.bytes_sent)
+            if is_closing:
+                end.transport.close()
+            end.peer.send(b"last")
+            end.reset()
+            lost = await end.protocol.lost
+            assert isinstance(lost, (ConnectionResetError, BrokenPipeError))
+            for each in (sending, end.transport.drained()):
+                with pytest.raises(type(lost)):
+                    await each
+        if not (is_paused or is_closing):
+            assert end.protocol.data == b"last"
+
+
+@both_loops
+async def test_an_abort_ends_a_file(end: End, film: Path) -> None:
+    with film.open("rb") as file:
+        sending = asyncio.ensure_future(azt.sendfile(end.transport, file))
+        await until(lambda: end.transport._stream.stats.bytes_sent)
+        end.transport.abort()
+        with pytest.raises(ConnectionAbortedError, match="before all was out"):
+            await sending
+    assert await end.protocol.lost is None
+
+
+@linux_only
+async def test_a_file_that_fails_does_not_end_the_connection(end: End) -> None:
+    with open("/proc/self/mem", "rb", buffering=0) as file:  # noqa: ASYNC230
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            await azt.sendfile(end.transport, file)
+    end.transport.write(b"still well")
+    assert await end.read(10) == b"still well"
 
 
 async def test_sendfile_of_memory(end: End) -> None:
