@@ -255,7 +255,7 @@ class SocketTransport(Reading):
                 self._read_before_the_end()
             self._forget_ended()
             if self._protocol_paused and not self._is_lost:
-                self._resume_if_empty()
+                self._context.copy().run(self._resume_if_empty)
             self._finish()
         except BaseException as error:
             self._fail(error, "the end of a write")

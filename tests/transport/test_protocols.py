@@ -571,20 +571,26 @@ async def test_protocol_has_a_context_of_its_own() -> None:
 
         return call
 
-    for name in ("connection_made", "data_received", "connection_lost"):
+    for name in "connection_made", "data_received", "resume_writing", "connection_lost":
         setattr(Setting, name, noting(name))
 
-    var.set("mine")
-    async with opened(Setting) as end:
-        assert var.get() == "mine"
-        var.set("another")
-        end.transport.pause_reading()
-        end.transport.resume_reading()
-        end.peer.send(b"x")
-        await until(lambda: end.protocol.data)
+    var.set("a stranger's")
+    async with opened():  # so the loop reports the ends of all writes in this context
+        var.set("mine")
+        async with opened(Setting) as end:
+            assert var.get() == "mine"
+            var.set("another")
+            end.transport.write(bytes(BIG))
+            await end.read(BIG)
+            await until(lambda: seen[1:])
+            end.transport.pause_reading()
+            end.transport.resume_reading()
+            end.peer.send(b"x")
+            await until(lambda: end.protocol.data)
     assert var.get() == "another"
     assert seen == [
         ("connection_made", "mine"),
+        ("resume_writing", "connection_made"),
         ("data_received", "connection_made"),
         ("connection_lost", "connection_made"),
     ]
