@@ -205,6 +205,8 @@ class Reading(asyncio.Transport):
 
     def _read_into(self) -> None:
         buffer = self._protocol.get_buffer(-1)
+        if self._closing:  # (the fd's number may be another connection's by now)
+            return
         if not len(buffer):
             raise RuntimeError("get_buffer() returned an empty buffer")
         try:

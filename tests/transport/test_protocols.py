@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import errno
+import fcntl
 import gc
 import mmap
 import select
@@ -252,6 +253,29 @@ async def test_an_empty_buffer_is_an_error() -> None:
         end.peer.send(b"x")
         await until(end.transport.is_closing)
     assert "empty buffer" in str(told[0]["exception"])
+
+
+@both_loops
+async def test_abort_in_get_buffer_reads_nothing_more() -> None:
+    """The fd's number may be another connection's by then."""
+
+    class Aborting(Filler):
+        def get_buffer(self, sizehint: int) -> bytearray:
+            self.transport.abort()
+            number = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, self.transport._fd)
+            self.other = socket.socket(fileno=number)
+            return super().get_buffer(sizehint)
+
+    theirs, writer = socket.socketpair()
+    with theirs, writer:
+        writer.send(b"theirs")
+        async with opened(Aborting) as end:
+            end.peer.send(b"x")
+            assert await end.protocol.lost is None
+            with end.protocol.other as other:
+                assert other.fileno() == end.transport._fd
+                assert other.recv(9) == b"theirs"
+        assert end.protocol.events == ["made", "lost"]
 
 
 async def test_the_protocol_may_change(end: End) -> None:
