@@ -91,7 +91,7 @@ class Reading(asyncio.Transport):
     # them are slots.
     __slots__ = (
         *("__weakref__", "_loop", "_stream", "_fd", "_readiness", "_context"),
-        *("_handle", "_protocol", "_is_made", "_closing", "_is_lost", "_untold"),
+        *("_handle", "_protocol", "_is_made", "_closing", "_is_lost", "_is_untold"),
         *("on_lost", "_is_buffered", "_paused", "_is_watched", "_born", "_size"),
         *("_has_ended",),
     )
@@ -122,7 +122,7 @@ class Reading(asyncio.Transport):
         self._is_made = False
         self._closing = False
         self._is_lost = False
-        self._untold: list[Any] = []  # the protocol, until connection_lost is called
+        self._is_untold = False  # lost, and connection_lost was not called yet
         self._paused = False  # by pause_reading
         self._is_watched = False
         self._born = process.generation
@@ -269,8 +269,7 @@ class Reading(asyncio.Transport):
             self._is_lost = True  # (operations that the abort ends call this again)
             self._readiness.forget(self._fd)
             self._stream.abort()
-            if self._is_made and self._protocol is not None:
-                self._untold = [self._protocol]
+            self._is_untold = self._is_made and self._protocol is not None
             if self._loop.is_closed():  # (we are being collected): no call is possible
                 return
             for _ in range(2):  # the first call may be interrupted before it begins
@@ -282,12 +281,12 @@ class Reading(asyncio.Transport):
     def _end(self, error: BaseException | None) -> None:
         """Call connection_lost once.  The loop calls this more than once."""
         try:
-            if self._untold:
-                told = self._untold[0].connection_lost
+            if self._is_untold:
+                told = self._protocol.connection_lost
                 # (One line without a call: else a signal's exception may come between.)
-                del self._untold[0]; told(error)  # noqa: E702  # fmt: skip
+                self._is_untold = False; told(error)  # noqa: E702  # fmt: skip
         finally:
-            if not self._untold:
+            if not self._is_untold:
                 self._protocol = None
                 if self._handle is not None:
                     self._handle.close()

@@ -278,6 +278,17 @@ async def test_abort_in_get_buffer_reads_nothing_more() -> None:
         assert end.protocol.events == ["made", "lost"]
 
 
+@both_loops
+@pytest.mark.parametrize("call", ["close", "abort"])
+async def test_the_last_protocol_gets_connection_lost(end: End, call: str) -> None:
+    getattr(end.transport, call)()
+    last = Recorder()
+    end.transport.set_protocol(last)
+    assert await last.lost is None
+    await others_wait()
+    assert end.protocol.events == ["made"]
+
+
 async def test_the_protocol_may_change(end: End) -> None:
     assert isinstance(end.transport, asyncio.Transport)
     assert end.transport.can_write_eof()
