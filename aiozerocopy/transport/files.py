@@ -26,10 +26,10 @@ async def sendfile(
     It sends from ``offset`` on, ``count`` bytes or up to the file's end, and leaves the
     file's position behind the last byte sent, even if it fails.  The kernel moves the
     bytes, in a thread of ours; data written meanwhile follows them.  A file without an
-    fd, and any file under TLS, is read in pieces, unless ``fallback`` is false: writes
-    raise RuntimeError meanwhile, and other files wait.  If that fails, the position is
-    behind the last piece that was sent whole.  For a transport that is not ours, its
-    loop's ``sendfile`` is called.
+    fd or one that the kernel refuses, and any file under TLS, is read in pieces, unless
+    ``fallback`` is false: writes raise RuntimeError meanwhile, and other files wait.
+    If that fails, the position is behind the last piece that was sent whole.  For a
+    transport that is not ours, its loop's ``sendfile`` is called.
 
     Raises:
         ConnectionError: the peer left.
@@ -42,14 +42,20 @@ async def sendfile(
         loop = asyncio.get_running_loop()
         return await loop.sendfile(transport, file, offset, count, fallback=fallback)
     _check(transport, file, offset, count)
-    is_plain = isinstance(transport, SocketTransport) and not transport._line
-    if is_plain and _has_fd(file):
-        return await _by_the_kernel(transport, file, offset, count)
-    if fallback:
-        return await _in_turn(transport, file, offset, count)
-    raise asyncio.SendfileNotAvailableError(
-        f"the kernel cannot send {file!r} through {transport!r}"
-    )
+    if isinstance(transport, SocketTransport) and not transport._line and _has_fd(file):
+        try:
+            return await _by_the_kernel(transport, file, offset, count)
+        except asyncio.SendfileNotAvailableError:
+            if not fallback:
+                raise
+    elif not fallback:
+        raise _not_available(transport, file)
+    return await _in_turn(transport, file, offset, count)
+
+
+def _not_available(transport: object, file: object) -> Exception:
+    text = f"the kernel cannot send {file!r} through {transport!r}"
+    return asyncio.SendfileNotAvailableError(text)
 
 
 def takes(transport: object) -> bool:
@@ -92,12 +98,16 @@ async def _by_the_kernel(
             transport._find_failure()
             failure = transport._failure  # (None: it is the file's)
             raise (failure.again() if failure else os_error(error)) from error
+        except OSError as error:
+            if relay.moved:
+                raise
+            raise _not_available(transport, file) from error
         finally:
             transport._files.discard(relay)
     finally:
         transport._files.discard(relay)
         if relay.moved:
-            file.seek(offset + relay.moved)
+            _seek(file, offset + relay.moved)
         if relay._goes_on and not transport._is_lost:
             transport._find_failure()  # (once the file's message has ended)
         transport._advance()
@@ -134,18 +144,36 @@ def _leave(line: list[asyncio.Event], me: asyncio.Event) -> None:
 async def _in_pieces(
     transport: Any, file: IO[bytes], offset: int, count: int | None
 ) -> int:
-    file.seek(offset)
+    if offset:
+        file.seek(offset)
+    else:
+        _seek(file, 0)
     sent = 0
     while count is None or sent < count:
         most = PIECE if count is None else min(PIECE, count - sent)
-        data = await asyncio.get_running_loop().run_in_executor(None, file.read, most)
+        data = await asyncio.get_running_loop().run_in_executor(None, _read, file, most)
         if not data:
             break
         transport._write_pieces([data])
         try:
             await transport.drained()
         except OSError:  # (if this is cancelled, the piece goes out)
-            file.seek(offset + sent)
+            _seek(file, offset + sent)
             raise
         sent += len(data)
     return sent
+
+
+def _read(file: Any, most: int) -> bytes | memoryview:
+    if hasattr(file, "read"):
+        data: bytes = file.read(most)
+        return data
+    buffer = bytearray(most)
+    return memoryview(buffer)[: file.readinto(buffer) or 0]
+
+
+def _seek(file: Any, position: int) -> None:
+    """Move the position of a file that has one."""
+    ask = getattr(file, "seekable", None)
+    if ask() if ask else hasattr(file, "seek"):
+        file.seek(position)

@@ -164,6 +164,50 @@ async def test_writes_after_a_file_that_was_sent_in_pieces(end: End) -> None:
     assert await end.read(7) == b"1234234"
 
 
+class Reads:
+    def __init__(self, data: bytes) -> None:
+        self.read = io.BytesIO(data).read
+
+
+class ReadsInto:
+    def __init__(self, data: bytes) -> None:
+        self.readinto = io.BytesIO(data).readinto
+
+
+@pytest.mark.parametrize("count", [None, 9])
+@pytest.mark.parametrize("kind", [Reads, ReadsInto])
+async def test_files_that_can_only_be_read(
+    end: End, kind: type[Any], count: int | None
+) -> None:
+    reading = asyncio.ensure_future(end.read(count or BIG))
+    assert await azt.sendfile(end.transport, kind(FILM), 0, count) == (count or BIG)
+    assert await reading == FILM[:count]
+    with pytest.raises(AttributeError, match="seek"):
+        await azt.sendfile(end.transport, kind(FILM), 1)
+
+
+@linux_only
+@pytest.mark.parametrize("count", [None, 3])
+@pytest.mark.parametrize("kind", ["pipe", "/proc"])
+async def test_files_that_the_kernel_refuses(
+    end: End, kind: str, count: int | None
+) -> None:
+    """A pipe has no offset, and nobody can seek to the end of this file of /proc."""
+    number = os.open("/proc/self/limits", os.O_RDONLY)
+    content = os.pread(number, BIG, 0)
+    if kind == "pipe":
+        os.close(number)
+        number, writing = os.pipe()
+        os.write(writing, content)
+        os.close(writing)
+    with os.fdopen(number, "rb") as file:
+        with pytest.raises(asyncio.SendfileNotAvailableError):
+            await azt.sendfile(end.transport, file, fallback=False)
+        content = content[:count]
+        assert await azt.sendfile(end.transport, file, 0, count) == len(content)
+    assert await end.read(len(content)) == content
+
+
 @both_loops
 async def test_where_a_file_of_memory_is_if_the_peer_leaves(
     end: End, monkeypatch: pytest.MonkeyPatch
