@@ -60,6 +60,7 @@ def aborted(why: str) -> ConnectionAbortedError:
 
 WAS_CLOSED = "the transport was written to after it was closed"
 WAS_ABORTED = "the transport was aborted before all was out"
+IN_PIECES = "a file is being sent in pieces: write after sendfile has returned"
 
 
 class Out(SendStream):
@@ -90,7 +91,7 @@ class Reading(asyncio.Transport):
     # them are slots.
     __slots__ = (
         *("__weakref__", "_loop", "_stream", "_fd", "_readiness", "_context"),
-        *("_handle", "_protocol", "_is_made", "_closing", "_is_lost", "_untold"),
+        *("_handle", "_protocol", "_is_made", "_closing", "_is_lost", "_is_untold"),
         *("on_lost", "_is_buffered", "_paused", "_is_watched", "_born", "_size"),
         *("_has_ended",),
     )
@@ -111,7 +112,7 @@ class Reading(asyncio.Transport):
         self._loop = loop
         self._stream = stream
         self._fd = stream.fileno()
-        self.set_protocol(protocol)
+        Reading.set_protocol(self, protocol)
         self._readiness = readiness_in(loop)
         self.on_lost: Callable[[], object] | None = None  # tells the server
         # The protocol's own context: the connecting caller does not see what it sets.
@@ -121,7 +122,7 @@ class Reading(asyncio.Transport):
         self._is_made = False
         self._closing = False
         self._is_lost = False
-        self._untold: list[Any] = []  # the protocol, until connection_lost is called
+        self._is_untold = False  # lost, and connection_lost was not called yet
         self._paused = False  # by pause_reading
         self._is_watched = False
         self._born = process.generation
@@ -204,6 +205,8 @@ class Reading(asyncio.Transport):
 
     def _read_into(self) -> None:
         buffer = self._protocol.get_buffer(-1)
+        if self._closing:  # (the fd's number may be another connection's by now)
+            return
         if not len(buffer):
             raise RuntimeError("get_buffer() returned an empty buffer")
         try:
@@ -266,8 +269,7 @@ class Reading(asyncio.Transport):
             self._is_lost = True  # (operations that the abort ends call this again)
             self._readiness.forget(self._fd)
             self._stream.abort()
-            if self._is_made and self._protocol is not None:
-                self._untold = [self._protocol]
+            self._is_untold = self._is_made and self._protocol is not None
             if self._loop.is_closed():  # (we are being collected): no call is possible
                 return
             for _ in range(2):  # the first call may be interrupted before it begins
@@ -279,12 +281,12 @@ class Reading(asyncio.Transport):
     def _end(self, error: BaseException | None) -> None:
         """Call connection_lost once.  The loop calls this more than once."""
         try:
-            if self._untold:
-                told = self._untold[0].connection_lost
+            if self._is_untold:
+                told = self._protocol.connection_lost
                 # (One line without a call: else a signal's exception may come between.)
-                del self._untold[0]; told(error)  # noqa: E702  # fmt: skip
+                self._is_untold = False; told(error)  # noqa: E702  # fmt: skip
         finally:
-            if not self._untold:
+            if not self._is_untold:
                 self._protocol = None
                 if self._handle is not None:
                     self._handle.close()

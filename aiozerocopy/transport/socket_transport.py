@@ -45,6 +45,7 @@ from aiozerocopy._core.sending import RESCUE_LIMIT
 from aiozerocopy._core.waiter import current_loop
 from aiozerocopy.opening import set_buffer
 from aiozerocopy.transport.reading import (
+    IN_PIECES,
     WAS_ABORTED,
     WAS_CLOSED,
     Out,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy._core.relaying import Relay
 
+AFTER_EOF = "nothing can be written after write_eof"
 HIGH = 64 << 10  # bytes queued, above which the protocol is paused
 _NO_BUDGET = (1 << 32) - 1  # sends before one yields to the loop: a write never does
 
@@ -77,6 +79,7 @@ class SocketTransport(Reading):
             "_port",
             "_pending",
             "_files",
+            "_line",
             "_borrowing",
             "_failure",
             "_high",
@@ -91,7 +94,8 @@ class SocketTransport(Reading):
         self._port = self._stream._enter().port
         # The queued operations, first in, first out.
         self._pending: collections.deque[Operation] = collections.deque()
-        self._files: set[Relay] = set()  # files that are being sent
+        self._files: set[Relay] = set()  # files that the kernel sends
+        self._line: list[asyncio.Event] = []  # files that are sent in pieces, in turn
         # The last operation with memory that its owner can change.
         self._borrowing: Operation | None = None
         self._high, self._low = HIGH, HIGH // 4
@@ -113,7 +117,7 @@ class SocketTransport(Reading):
         Raises:
             TypeError, BufferError, ValueError: not a buffer that can be sent; nothing
                 was sent.
-            RuntimeError: after write_eof.
+            RuntimeError: after write_eof, or while `sendfile` reads a file in pieces.
         """
         out, mine = self._out, None
         if (ready := out.ready) is None:
@@ -179,9 +183,11 @@ class SocketTransport(Reading):
         or_undo_now(write, partial(back, self._port, operation, RESCUE_LIMIT))
 
     def _is_writable(self) -> bool:
-        """Raises: RuntimeError after write_eof."""
+        """Raises: RuntimeError after write_eof, and between the pieces of a file."""
         if self._eof:
-            raise RuntimeError("nothing can be written after write_eof")
+            raise RuntimeError(AFTER_EOF)
+        if self._line and not self._is_lost:
+            raise RuntimeError(IN_PIECES)
         if self._is_lost and self._failure is None:
             self._failure = Failure(aborted(WAS_CLOSED))
         return not self._is_lost
@@ -246,27 +252,33 @@ class SocketTransport(Reading):
         try:
             pending = self._pending
             if pending and pending[0].done and pending[0].status < 0:
-                # The peer may have sent data before it left.
-                self._context.copy().run(self._read_last)
+                self._read_before_the_end()
             self._forget_ended()
             if self._protocol_paused and not self._is_lost:
-                self._resume_if_empty()
+                self._context.copy().run(self._resume_if_empty)
             self._finish()
         except BaseException as error:
             self._fail(error, "the end of a write")
             raise
 
-    def _read_last(self) -> None:
+    def _read_before_the_end(self) -> None:
+        """Read what the peer may have sent before it left."""
         if self._is_watched and not self._closing:
-            self._readable()
+            self._context.copy().run(self._readable)
 
     def _end_reading(self) -> None:
         # After a reset has failed a write, a read sees EOF: ask C for that error first.
         if self._pending and not self._pending[0].done:
             self._port.drain()
+        if self._files:
+            self._find_failure()
         self._forget_ended()
         if not self._is_lost:
             super()._end_reading()
+
+    def _find_failure(self) -> None:
+        """Break if a file's message has failed, or as soon as it will."""
+        self._write_pieces([b""])
 
     def _forget_ended(self) -> None:
         pending = self._pending
@@ -281,7 +293,7 @@ class SocketTransport(Reading):
 
     def _finish(self) -> None:
         self._forget_ended()  # an interrupted operation may not have called `_advance`
-        if self._pending or self._files or self._is_lost:
+        if self._pending or self._files or self._line or self._is_lost:
             return
         if self._closing:
             self._lose(None)
@@ -302,7 +314,7 @@ class SocketTransport(Reading):
         if not self._is_lost and self._failure is None:
             if isinstance(error, OSError):
                 self._failure = Failure(error)
-            elif self._pending or self._files:
+            elif self._pending or self._files or self._line:
                 self._failure = Failure(aborted(WAS_ABORTED))
         super()._lose(error)
 
@@ -344,10 +356,13 @@ class SocketTransport(Reading):
     def _pause_if_full(self) -> None:
         if self._is_borrowing() or self.get_write_buffer_size() > self._high:
             self._protocol_paused = True
-            try:
-                self._protocol.pause_writing()
-            except Exception as error:
-                self._report(error, "pause_writing")
+            self._pause()
+
+    def _pause(self) -> None:
+        try:
+            self._protocol.pause_writing()
+        except Exception as error:
+            self._report(error, "pause_writing")
 
     def _resume_if_empty(self) -> None:
         if not self._is_borrowing() and self.get_write_buffer_size() <= self._low:
@@ -356,6 +371,16 @@ class SocketTransport(Reading):
                 self._protocol.resume_writing()
             except Exception as error:
                 self._report(error, "resume_writing")
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Give incoming data to another protocol.
+
+        If writing is paused, the new protocol's pause_writing is called at once.
+        """
+        is_another = protocol is not self._protocol
+        super().set_protocol(protocol)
+        if is_another and self._protocol_paused and not self._is_lost:
+            self._pause()
 
     # -- properties ---------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from aiozerocopy._core.change import Change
 from aiozerocopy._core.failure import Failure
 from aiozerocopy._core.pins import bytes_of
-from aiozerocopy.transport.reading import WAS_ABORTED, WAS_CLOSED, aborted
+from aiozerocopy.transport.reading import IN_PIECES, WAS_ABORTED, WAS_CLOSED, aborted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,6 +40,7 @@ class TLSTransport(_SSLProtocolTransport):
     """
 
     _ssl_protocol: TLSProtocol
+    _line: list[asyncio.Event]  # as in `SocketTransport`
 
     if TYPE_CHECKING:  # (typeshed says that it is a dict)
 
@@ -50,7 +51,14 @@ class TLSTransport(_SSLProtocolTransport):
 
         Raises:
             TypeError, BufferError: not a C-contiguous buffer; nothing was sent.
+            RuntimeError: `sendfile` is sending a file.
         """
+        if self._line and not self._closed:
+            raise RuntimeError(IN_PIECES)
+        self._write_pieces([data])
+
+    def _write_pieces(self, items: list[Buffer]) -> None:
+        (data,) = items
         block = data if type(data) is bytes else bytes_of(data)
         try:
             super().write(block)
@@ -105,6 +113,7 @@ class TLSProtocol(SSLProtocol):
         given: tuple[Any, ...] = (protocol, context, waiter)
         super().__init__(asyncio.get_running_loop(), *given, **options)
         self.upper.__class__ = TLSTransport  # asyncio has no argument for the class
+        self.upper._line = []
         self._wire: Any = None
         self._moved = Change()
         self._is_lost = False
@@ -157,6 +166,10 @@ class TLSProtocol(SSLProtocol):
             super()._do_shutdown()  # type: ignore[misc]
 
     else:
+
+        def pause_writing(self) -> None:
+            if self._wire is not None:  # (else it is the program's that was paused)
+                super().pause_writing()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)

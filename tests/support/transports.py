@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import io
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import AsyncIterator, Callable
 from functools import cache
 from typing import Any, TypeVar
@@ -117,6 +119,18 @@ class Filler(Recorder, asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._take(self._room[:nbytes])
         self._room = bytearray(len(self._room))
+
+
+class HeldFile(io.BytesIO):
+    """Its reads wait for `go`, in their thread."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.go = threading.Event()
+
+    def read(self, size: int | None = -1) -> bytes:
+        assert self.go.wait(10)
+        return super().read(size)
 
 
 class End:

@@ -9,6 +9,7 @@ no fd is left, and connection_lost was called.
 import asyncio
 import contextlib
 import gc
+import io
 import socket
 import sys
 from collections.abc import Awaitable, Callable
@@ -144,6 +145,17 @@ class Scene:
         self.transport.write(bytes(self.new(BIG)))
         await self.transport.drained()
 
+    async def send_files(self) -> None:
+        """Send two files in pieces, one of them in turn after the other."""
+        files = [io.BytesIO(self.new(100_000)) for _ in range(2)]
+        sending = [
+            asyncio.ensure_future(azt.sendfile(self.transport, f)) for f in files
+        ]
+        try:
+            await asyncio.gather(*sending)
+        finally:
+            await asyncio.wait(sending)
+
     async def writelines(self, size: int) -> None:
         data = self.new(size)
         self.views += data[: HEADER.size], data[HEADER.size :]
@@ -249,6 +261,7 @@ SCENES: dict[str, tuple[type[Scene], Callable[[Any], Awaitable[object]]]] = {
     "write of what is pinned": (Scene, partial(Scene.write, size=10_000)),
     "write of bytes": (Scene, Scene.write_bytes),
     "two writes": (Scene, Scene.write_two),
+    "files in pieces": (Scene, Scene.send_files),
     "writelines": (Scene, partial(Scene.writelines, size=BIG)),
     "writelines of little": (Scene, partial(Scene.writelines, size=1000)),
     "close": (Scene, Scene.write_and_close),

@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import errno
+import fcntl
 import gc
 import mmap
 import select
@@ -254,6 +255,40 @@ async def test_an_empty_buffer_is_an_error() -> None:
     assert "empty buffer" in str(told[0]["exception"])
 
 
+@both_loops
+async def test_abort_in_get_buffer_reads_nothing_more() -> None:
+    """The fd's number may be another connection's by then."""
+
+    class Aborting(Filler):
+        def get_buffer(self, sizehint: int) -> bytearray:
+            self.transport.abort()
+            number = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, self.transport._fd)
+            self.other = socket.socket(fileno=number)
+            return super().get_buffer(sizehint)
+
+    theirs, writer = socket.socketpair()
+    with theirs, writer:
+        writer.send(b"theirs")
+        async with opened(Aborting) as end:
+            end.peer.send(b"x")
+            assert await end.protocol.lost is None
+            with end.protocol.other as other:
+                assert other.fileno() == end.transport._fd
+                assert other.recv(9) == b"theirs"
+        assert end.protocol.events == ["made", "lost"]
+
+
+@both_loops
+@pytest.mark.parametrize("call", ["close", "abort"])
+async def test_the_last_protocol_gets_connection_lost(end: End, call: str) -> None:
+    getattr(end.transport, call)()
+    last = Recorder()
+    end.transport.set_protocol(last)
+    assert await last.lost is None
+    await others_wait()
+    assert end.protocol.events == ["made"]
+
+
 async def test_the_protocol_may_change(end: End) -> None:
     assert isinstance(end.transport, asyncio.Transport)
     assert end.transport.can_write_eof()
@@ -267,6 +302,29 @@ async def test_the_protocol_may_change(end: End) -> None:
     end.transport.set_protocol(end.protocol)
     end.peer.send(b"three")
     await until(lambda: end.protocol.data == b"onethree")
+
+
+@both_loops
+async def test_drain_of_a_new_protocol_means_yours_again(end: End) -> None:
+    """Even if the old one was paused: the new one did not hear of that."""
+    transport, loop = end.transport, asyncio.get_running_loop()
+    transport.write(bytes(BIG))
+    reader = asyncio.StreamReader(loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    for _ in range(2):  # the second time changes nothing
+        transport.set_protocol(protocol)
+    protocol.connection_made(transport)
+    writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+    data = message(1, 0, BIG)
+    sent = bytes(data)
+    writer.write(data)
+    reading = asyncio.ensure_future(end.read(BIG + len(sent)))
+    await writer.drain()
+    poison(data)
+    assert await reading == bytes(BIG) + sent
+    assert end.protocol.events == ["made", "pause"]
+    writer.close()
+    await writer.wait_closed()
 
 
 @both_loops
@@ -548,20 +606,26 @@ async def test_protocol_has_a_context_of_its_own() -> None:
 
         return call
 
-    for name in ("connection_made", "data_received", "connection_lost"):
+    for name in "connection_made", "data_received", "resume_writing", "connection_lost":
         setattr(Setting, name, noting(name))
 
-    var.set("mine")
-    async with opened(Setting) as end:
-        assert var.get() == "mine"
-        var.set("another")
-        end.transport.pause_reading()
-        end.transport.resume_reading()
-        end.peer.send(b"x")
-        await until(lambda: end.protocol.data)
+    var.set("a stranger's")
+    async with opened():  # so the loop reports the ends of all writes in this context
+        var.set("mine")
+        async with opened(Setting) as end:
+            assert var.get() == "mine"
+            var.set("another")
+            end.transport.write(bytes(BIG))
+            await end.read(BIG)
+            await until(lambda: seen[1:])
+            end.transport.pause_reading()
+            end.transport.resume_reading()
+            end.peer.send(b"x")
+            await until(lambda: end.protocol.data)
     assert var.get() == "another"
     assert seen == [
         ("connection_made", "mine"),
+        ("resume_writing", "connection_made"),
         ("data_received", "connection_made"),
         ("connection_lost", "connection_made"),
     ]

@@ -2,6 +2,7 @@
 
 import array
 import asyncio
+import io
 import socket
 import ssl
 import sys
@@ -15,7 +16,7 @@ import pytest
 from links import others_wait, until
 from oracle import assert_same, payload, poison
 from renegotiation import renegotiate
-from transports import Contexts, Filler, Recorder, both_loops
+from transports import Contexts, Filler, HeldFile, Recorder, both_loops
 
 from aiozerocopy import transport as azt
 from aiozerocopy.transport import TLSTransport
@@ -143,6 +144,37 @@ async def test_any_contiguous_memory_counts_its_bytes(ends: Ends) -> None:
     for wrong, error in ((picture[:, ::2], BufferError), ("text", TypeError)):
         with pytest.raises(error):
             ends.client.transport.write(wrong)
+
+
+@both_loops
+async def test_nothing_gets_between_the_pieces_of_a_file(ends: Ends) -> None:
+    transport, held = ends.client.transport, HeldFile(bytes(payload(1, BIG)))
+    files = (held, io.BytesIO(payload(2, BIG)))
+    sending = [asyncio.ensure_future(azt.sendfile(transport, file)) for file in files]
+    await others_wait()
+    for write in (transport.write, lambda it: transport.writelines([it])):
+        with pytest.raises(RuntimeError, match="a file is being sent in pieces"):
+            write(b"between")
+    held.go.set()
+    assert await asyncio.gather(*sending) == [BIG, BIG]
+    transport.write(b"behind")
+    transport.close()
+    await ends.are_lost()
+    wanted = bytes(payload(1, BIG)) + bytes(payload(2, BIG)) + b"behind"
+    assert_same(ends.server.data, wanted)
+
+
+async def test_a_close_ends_a_file(ends: Ends) -> None:
+    transport, held = ends.client.transport, HeldFile(bytes(payload(1, BIG)))
+    sending = asyncio.ensure_future(azt.sendfile(transport, held))
+    await others_wait()
+    transport.close()
+    transport.write(b"too late, but no error")
+    held.go.set()
+    with pytest.raises(ConnectionAbortedError):
+        await sending
+    await ends.are_lost()
+    assert ends.server.data == b""
 
 
 # ---- the owner of a buffer, and when `drained` returns ------------------------------
