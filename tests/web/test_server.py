@@ -288,6 +288,13 @@ def test_settings_are_looked_at_where_they_are_given(
             assert name in ("host", "port", "ssl_context")
 
 
+async def test_the_hub_is_entered_first() -> None:
+    with pytest.raises(RuntimeError, match="enter the hub first: `async with hub"):
+        await web.serve(Broadcast()).serve_forever()
+    async with web.serve(Broadcast(), modes=["raw"]) as server:  # needs no encoder
+        assert (await ask(server)).status == 200
+
+
 @pytest.mark.parametrize(
     ("host", "options", "lacks", "url"),
     [
