@@ -452,6 +452,25 @@ async def test_encoder_that_fails_costs_only_its_own_clients(
 
 
 @both_loops
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        (None, "NoneType"),
+        (b"one buffer", "bytes"),
+        (memoryview(b"one buffer"), "memoryview"),
+        ([b"data", None], "list of bytes, NoneType"),
+    ],
+)
+async def test_encoder_that_returns_no_list_of_buffers(
+    studio: Studio, returned: Any, says: str
+) -> None:
+    bad = studio.viewer(encode=lambda _: returned)
+    await studio.publish(1)
+    await bad.client.wait_closed()
+    assert isinstance(bad.client.error, TypeError)
+    assert str(bad.client.error) == f"encode must return a list of buffers, not {says}"
+
+
 @pytest.mark.parametrize("at_the_end", [False, True])
 async def test_encoder_whose_future_somebody_cancels(at_the_end: bool) -> None:
     """It costs only the encoder's own clients, also if the encoder is being stopped."""
