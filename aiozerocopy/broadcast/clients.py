@@ -12,8 +12,7 @@ import math
 import time
 import traceback
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
 
@@ -272,9 +271,9 @@ class FedClient(Client):
 
     _scope: anyio.CancelScope | None = None
 
-    @cached_property
-    def _sender(self) -> SendStream | MessageStream:
-        return whole_sender(self.stream)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._sender: SendStream | MessageStream = whole_sender(self.stream)
 
     def _offer(self, message: Message) -> None:
         super()._offer(message)

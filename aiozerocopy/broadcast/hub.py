@@ -117,8 +117,9 @@ class Broadcast(Block):
 
         Raises:
             StreamClosed: the stream, or this broadcast, is closed.
-            TypeError, ValueError: an unknown policy, a limit below one, a deadline that
-                is not above 0, or an ``on_event`` that is not a plain function.
+            TypeError, ValueError: nothing that can send, an unknown policy, a limit
+                below one, a deadline that is not above 0, or an ``on_event`` that is
+                not a plain function.
             RuntimeError: an async encoder, without the ``async with`` of the broadcast.
         """
         if self._closed:

@@ -389,6 +389,14 @@ async def test_bad_options(studio: Studio, options: dict[str, Any], says: str) -
     assert studio.hub.clients == ()
 
 
+async def test_what_is_no_stream_to_send_to(studio: Studio) -> None:
+    async with azc.pipe() as (reader, _):
+        for wrong in (None, reader):
+            with pytest.raises(TypeError, match=r"async send\(\) is needed, .*not "):
+                studio.hub.attach(wrong)  # type: ignore[arg-type]
+    assert studio.hub.clients == ()
+
+
 # ---- frames that need those before them -------------------------------------------
 
 
