@@ -96,7 +96,7 @@ class Modes:
         self._encoders: dict[tuple[Encode, Wrap], Encode] = {}
 
     def check_hub(self) -> None:
-        """Raises: RuntimeError: the hub is not entered, as all but raw pictures need."""
+        """Raises: RuntimeError: an encoder is offered, and the hub was not entered."""
         if self._hub._tasks is None and self.modes != ("raw",):
             raise RuntimeError("enter the hub first: `async with hub:`")
 
