@@ -80,10 +80,12 @@ class Client:
         encode: Encode,
         on_event: Callable[[Client, Event, int], object] | None,
     ) -> None:
-        if policy not in LIMITS:
+        if policy not in tuple(LIMITS):  # (it may be unhashable)
             raise ValueError(
                 f"policy must be one of {', '.join(LIMITS)}, not {policy!r}"
             )
+        if not callable(encode):
+            raise TypeError(f"encode must be a function, not {encode!r}")
         check_counts(1, limit=limit)
         check_seconds(deadline=deadline)
         check_hook(on_event)

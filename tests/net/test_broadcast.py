@@ -160,8 +160,10 @@ async def test_frames_that_cannot_travel(studio: Studio) -> None:
         with pytest.raises((TypeError, BufferError)):
             await studio.hub.publish(bad)
     for bad in ("text", 3):
-        with pytest.raises(TypeError, match="bytes-like"):
+        with pytest.raises(TypeError, match="metadata= must be bytes-like, not '"):
             await studio.hub.publish(picture(1), metadata=bad)
+    with pytest.raises(TypeError, match="must be an array or another buffer, not 'li"):
+        await studio.hub.publish([1, 2])  # type: ignore[arg-type]
     await studio.publish(3)
     assert await viewer.receive() == (0, 3)
 
@@ -372,6 +374,8 @@ async def hook_that_nobody_awaits(_client: Client, _event: str, _: int) -> None:
     ("options", "says"),
     [
         ({"policy": "newest"}, "policy must be one of"),
+        ({"policy": []}, "policy must be one of"),
+        ({"encode": None}, "encode must be a function, not None"),
         ({"limit": 0}, "limit must be at least 1, not 0"),
         ({"policy": "block", "limit": -1}, "limit must be at least 1, not -1"),
         ({"limit": 1.5}, "limit must be a whole number, not 1.5"),

@@ -357,9 +357,10 @@ async def test_what_cannot_be_sent_leaves_no_trace(ends: tuple[Any, Any]) -> Non
     for frame, options in bad:
         with pytest.raises((BufferError, TypeError, ValueError)):
             await sender.send(frame, **options)
-    await sender.send(b"good")
+    await sender.send(b"good", pixel_format=None)
     received = await FrameReceiver(ends[1]).receive()
     assert (received.sequence, bytes(received.view)) == (0, b"good")
+    assert received.pixel_format == ""
 
 
 @anyio_test

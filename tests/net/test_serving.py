@@ -708,7 +708,8 @@ def test_paces_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     ("serve", "setting", "says"),
     [
         (azc.serve_tcp, {"port": "80"}, "port must be a whole number, not '80'"),
-        (azc.serve_tcp, {"token": 5}, "token= must be a string or a list of strings"),
+        (azc.serve_tcp, {"token": 5}, "token= must be a string or a list of str"),
+        (azc.serve_tcp, {"token": ["a", None]}, "token= .* not list of str, NoneType"),
         (azc.serve_unix, {"path": "s", "mode": "600"}, "mode must be a whole number"),
     ],
 )

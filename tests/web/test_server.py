@@ -254,6 +254,7 @@ async def test_resets_and_ends_at_any_byte(hub: Broadcast) -> None:
         ("title", 5, TypeError),
         ("modes", "raw", TypeError),
         ("modes", ["telepathy"], ValueError),
+        ("modes", [[]], ValueError),
         ("modes", [], ValueError),
         ("hardware", 1, TypeError),
         ("hosts", "tv.example", TypeError),
