@@ -82,8 +82,8 @@ class Opening(Coroutine[Any, Any, T]):
         return self._opening.__await__()
 
     def send(self, value: Any) -> Any:
-        state = inspect.getcoroutinestate(self._opening)
-        if value is not None and state != inspect.CORO_SUSPENDED:
+        suspended = inspect.CORO_SUSPENDED
+        if value is not None and inspect.getcoroutinestate(self._opening) != suspended:
             raise TypeError(self._hint())
         return self._opening.send(value)
 
