@@ -30,7 +30,7 @@ from aiozerocopy._net.frame_header import HEADER_SIZE as HEADER_SIZE
 from aiozerocopy._net.frame_header import MAX_BYTES as MAX_BYTES
 from aiozerocopy._net.frame_header import MAX_METADATA as MAX_METADATA
 from aiozerocopy._net.frame_header import CorruptHeader as CorruptHeader
-from aiozerocopy._net.frame_header import Described
+from aiozerocopy._net.frame_header import Described, bytes_of_metadata
 from aiozerocopy._net.frame_header import FrameError as FrameError
 from aiozerocopy._net.frame_header import FrameHeader as FrameHeader
 from aiozerocopy._net.frame_header import FrameTooLarge as FrameTooLarge
@@ -76,7 +76,7 @@ class FrameSender:
         frame: AnyBuffer | Frame,
         *,
         timestamp_ns: int | None = None,
-        pixel_format: str = "",
+        pixel_format: str | None = "",
         key: bool = True,
         metadata: bytes = b"",
     ) -> None:
@@ -92,7 +92,7 @@ class FrameSender:
                 nothing was sent.
             StreamBroken, StreamClosed: as the stream's own ``send``.
         """
-        metadata = bytes(memoryview(metadata))
+        metadata = bytes_of_metadata(metadata)
         header = FrameHeader.of(
             frame, self.sequence, timestamp_ns, pixel_format, key, metadata
         )

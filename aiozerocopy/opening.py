@@ -13,12 +13,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import inspect
 import io
 import os
 import socket
 import stat
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.channel import (
@@ -81,6 +82,9 @@ class Opening(Coroutine[Any, Any, T]):
         return self._opening.__await__()
 
     def send(self, value: Any) -> Any:
+        suspended = inspect.CORO_SUSPENDED
+        if value is not None and inspect.getcoroutinestate(self._opening) != suspended:
+            raise TypeError(self._hint())
         return self._opening.send(value)
 
     def throw(self, *error: Any) -> Any:
@@ -96,6 +100,20 @@ class Opening(Coroutine[Any, Any, T]):
 
     async def __aexit__(self, *error: Any) -> None:
         await self._opened.__aexit__(*error)
+
+    if not TYPE_CHECKING:  # (so that a type checker complains)
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name == "_opening":  # (a copy that has no attributes yet)
+                raise AttributeError(name)
+            raise AttributeError(f"no {name!r}: {self._hint()}")
+
+    def _hint(self) -> str:
+        name = getattr(self._opening, "__qualname__", "it").partition(".")[0]
+        return f"not open yet: use the result of `await {name}(...)`"
+
+    def __repr__(self) -> str:
+        return f"<Opening: {self._hint()}>"
 
 
 # ---- taking over fds that exist ------------------------------------------------

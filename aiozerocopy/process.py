@@ -18,7 +18,12 @@ import anyio
 import anyio.lowlevel
 
 from aiozerocopy._process.child import LAST_WORDS as LAST_WORDS
-from aiozerocopy._process.child import NEW_GROUP, ChildProcess, ChildStdin
+from aiozerocopy._process.child import (
+    NEW_GROUP,
+    ChildProcess,
+    ChildStdin,
+    ChildStdout,
+)
 from aiozerocopy._process.pipes import ChildPipes
 from aiozerocopy.opening import Opening, flags_for
 
@@ -90,7 +95,7 @@ def open_process(
             if stdin is True:
                 options["stdin"], into = pipes.into(ChildStdin, peer)
             if stdout is True:
-                options["stdout"], out_of = pipes.out_of()
+                options["stdout"], out_of = pipes.out_of(ChildStdout)
             if stderr == "tail":
                 options["stderr"], tail = pipes.tail(tail_bytes)
             # (Made before the child, so that no exception in between can lose it.)
@@ -171,20 +176,22 @@ class Process:
 
     ``stdin`` is a `SendStream` and ``stdout`` a `ReceiveStream`, or None where
     `open_process` was not asked for one.  A `StreamBroken` from ``stdin`` carries the
-    child's ``returncode`` and its last words.
+    child's ``returncode`` and its last words.  If the child has failed, an EndOfStream
+    or IncompleteReceive from ``stdout`` quotes them.
     """
 
     def __init__(
         self,
         child: ChildProcess,
         stdin: ChildStdin | None,
-        stdout: ReceiveStream | None,
+        stdout: ChildStdout | None,
     ) -> None:
         self._child = child
         self.stdin: SendStream | None = stdin
-        self.stdout = stdout
-        if stdin is not None:
-            stdin.child = child
+        self.stdout: ReceiveStream | None = stdout
+        for stream in (stdin, stdout):
+            if stream is not None:
+                stream.child = child
 
     @property
     def pid(self) -> int:

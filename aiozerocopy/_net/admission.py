@@ -307,7 +307,9 @@ def tokens_of(token: str | bytes | Sequence[str | bytes] | None) -> tuple[bytes,
         return ()
     several = [token] if isinstance(token, (str, bytes, int)) else token
     if not all(isinstance(each, (str, bytes, bytearray)) for each in several):
-        raise TypeError("token= must be a string or a list of strings")
+        raise TypeError(
+            f"token= must be a string or a list of strings, not {kind_of(token)}"
+        )
     tokens = tuple(
         each.encode(errors="surrogateescape") if isinstance(each, str) else bytes(each)
         for each in several
@@ -318,6 +320,14 @@ def tokens_of(token: str | bytes | Sequence[str | bytes] | None) -> tuple[bytes,
         if not 0 < len(each) <= MAX_TOKEN:
             raise ValueError(f"token= needs 1 to {MAX_TOKEN} bytes, not {len(each)}")
     return tokens
+
+
+def kind_of(token: object) -> str:
+    """Return what it is without what it says, for an error."""
+    kind = type(token).__name__
+    if isinstance(token, (list, tuple)):
+        kind += f" of {', '.join(type(each).__name__ for each in token)}"
+    return kind
 
 
 def is_one_of(given: bytes, tokens: Sequence[bytes]) -> bool:

@@ -7,6 +7,7 @@ bytes of several tasks, so one message is sent after the other.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,17 @@ def whole_sender(stream: ByteSendStream) -> SendStream | MessageStream:
     """Return the stream itself if it sends whole messages, else a sender over it."""
     if isinstance(stream, (SendStream, MessageStream)):
         return stream
+    check_stream(stream, "send")
     return WholeSender(stream)
+
+
+def check_stream(stream: object, method: str) -> None:
+    """Raises: TypeError: the stream lacks this method, or is not open yet."""
+    if not hasattr(stream, method) or isinstance(stream, Coroutine):
+        raise TypeError(
+            f"a stream with an async {method}() is needed, such as one of aiozerocopy "
+            f"or anyio, not {stream!r}"
+        )
 
 
 def pieces_of(views: list[memoryview]) -> Generator[Any]:
@@ -147,7 +158,10 @@ class ExactReceiver:
 
 def exact_receiver(stream: ByteReceiveStream) -> ReceiveStream | ExactReceiver:
     """Return the stream itself if it is one of ours, else a receiver over it."""
-    return stream if isinstance(stream, ReceiveStream) else ExactReceiver(stream)
+    if isinstance(stream, ReceiveStream):
+        return stream
+    check_stream(stream, "receive")
+    return ExactReceiver(stream)
 
 
 async def drop_stream(stream: AsyncResource) -> None:

@@ -115,7 +115,7 @@ class FrameHeader:
         frame: AnyBuffer | Lease,
         sequence: int,
         timestamp_ns: int | None,
-        pixel_format: str,
+        pixel_format: str | None,
         key: bool,
         metadata: bytes,
     ) -> FrameHeader:
@@ -130,7 +130,7 @@ class FrameHeader:
             time.time_ns() if timestamp_ns is None else timestamp_ns,
             dtype,
             shape,
-            pixel_format,
+            pixel_format or "",
             key,
             len(metadata),
             nbytes(frame),
@@ -259,6 +259,15 @@ def _shape(ndim: int, sides: Sequence[int]) -> tuple[int, ...]:
     return tuple(sides[:ndim])
 
 
+def bytes_of_metadata(metadata: Buffer) -> bytes:
+    """Raises: TypeError: it is no buffer."""
+    try:
+        return bytes(memoryview(metadata))
+    except TypeError:
+        kind = type(metadata).__name__
+        raise TypeError(f"metadata= must be bytes-like, not {kind!r}") from None
+
+
 def describe(array: AnyBuffer | Lease) -> tuple[str, tuple[int, ...]]:
     """Return the dtype, as it is sent, and the shape of an array, frame or buffer.
 
@@ -271,7 +280,15 @@ def describe(array: AnyBuffer | Lease) -> tuple[str, tuple[int, ...]]:
     if isinstance(text, str):
         code, shape = _NAMES.get(text, text), cast("Any", array).shape
     else:  # a plain buffer, or a tensor, whose dtype is not NumPy's
-        letters, itemsize, shape = look_at(array)
+        try:
+            letters, itemsize, shape = look_at(array)
+        except TypeError:
+            if hasattr(array, "__dlpack__"):  # (then the error says more)
+                raise
+            kind = type(array).__name__
+            raise TypeError(
+                f"a frame must be an array or another buffer, not {kind!r}"
+            ) from None
         code = _dtype_of_format(letters, itemsize)
     if code not in DTYPES:
         raise TypeError(

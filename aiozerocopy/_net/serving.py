@@ -209,7 +209,7 @@ class Server(Service):
         seats_itself: bool = False,
     ) -> None:
         """With ``seats_itself`` the handler gets the `Guest`, too, and seats it."""
-        _expect_coroutine_function(handler)
+        _check_handler(handler, 1 + seats_itself)
         self._refusals = Refusals()
         self._handler = handler
         self._listen = listen
@@ -234,6 +234,8 @@ class Server(Service):
         for address in self.addresses:
             if isinstance(address, tuple):
                 return int(address[1])
+        if not self._listeners:
+            raise AttributeError("the server is not open: use `async with server:`")
         raise AttributeError("the server listens on no TCP port")
 
     @property
@@ -415,23 +417,36 @@ class Server(Service):
                     connection.guest.scope.cancel()
 
 
-def _expect_coroutine_function(handler: object) -> None:
-    """Refuse a plain function, which would fail only when the first client comes.
+def _check_handler(handler: Any, arguments: int) -> None:
+    """Refuse a plain function, or one of other arguments, before the first client.
 
     (A lambda is accepted: it may return another function's coroutine.)
     """
-    while isinstance(handler, partial):
-        handler = handler.func
-    inner = inspect.unwrap(handler) if callable(handler) else None
+    inner = handler
+    while isinstance(inner, partial):
+        inner = inner.func
+    inner = inspect.unwrap(inner) if callable(inner) else None
     if inspect.isfunction(inner) or inspect.ismethod(inner):
-        if inspect.iscoroutinefunction(inner) or inner.__name__ == "<lambda>":
-            return
-    elif inner is not None:
-        return
-    raise TypeError(
-        f"the handler must be an async function of one stream, not {handler!r}: write "
-        "async def handler(stream)"
-    )
+        fits = inspect.iscoroutinefunction(inner) or inner.__name__ == "<lambda>"
+    else:
+        fits = inner is not None
+    if not (fits and _takes(handler, arguments)):
+        raise TypeError(
+            f"the handler must be an async function of one stream, not {handler!r}: "
+            "write async def handler(stream)"
+        )
+
+
+def _takes(handler: Callable[..., object], arguments: int) -> bool:
+    try:
+        signature = inspect.signature(handler, follow_wrapped=False)
+    except (TypeError, ValueError):  # (a callable that does not tell)
+        return True
+    try:
+        signature.bind(*(None,) * arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def _was_cancelled() -> bool:

@@ -1,4 +1,4 @@
-"""A child that was started: its end, its last words, and a stream that quotes them."""
+"""A child that was started: its end, its last words, and streams that quote them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ import anyio
 import anyio.to_thread
 
 from aiozerocopy._core.channel import own_pipe
+from aiozerocopy._core.errors import IncompleteReceive, StreamBroken
 from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy._core.lock import Lock
-from aiozerocopy.streams import SendStream
+from aiozerocopy.streams import ReceiveStream, SendStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiozerocopy._core.channel import OwnFd
-    from aiozerocopy._core.errors import StreamBroken
 
 # For Popen: Ctrl-C in the terminal is for the program alone, which ends its children in
 # its own way.  A new session would work, too, but Linux shares the processors out
@@ -34,6 +34,7 @@ NEW_GROUP: dict[str, Any] = (
     {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
 )
 LAST_WORDS = 1.0  # seconds that an error waits for the child to end and say why
+EXITS = 0.1  # seconds that the end of stdout waits for the child to end
 
 _READ = 64 << 10
 _READS = 64  # the most reads at once, if the child never stops
@@ -65,6 +66,12 @@ class ChildProcess(OfOneProcess):
 
     def last_words(self) -> str:
         return "" if self._tail is None else self._tail.text()
+
+    def quoted_in(self, error: StreamBroken) -> StreamBroken:
+        """Add its exit code, if it has ended, and its last words to the error."""
+        error.returncode = self.popen.poll()
+        error.stderr = self.last_words()
+        return error
 
     def end(self) -> None:
         """Kill it if it lives, and reap it; nothing is left of it afterwards."""
@@ -100,9 +107,25 @@ class ChildStdin(SendStream):
     def _quote(self, child: ChildProcess, error: StreamBroken) -> StreamBroken:
         if self.reword is not None and (other := self.reword(error)) is not None:
             return other
-        error.returncode = child.popen.poll()
-        error.stderr = child.last_words()
-        return error
+        return child.quoted_in(error)
+
+
+class ChildStdout(ReceiveStream):
+    """A stream whose end says so if the child has failed."""
+
+    child: ChildProcess | None = None
+
+    async def _fill(self, *given: Any, **more: Any) -> int:
+        try:
+            return await super()._fill(*given, **more)
+        except (anyio.EndOfStream, IncompleteReceive) as error:
+            # (Here, and not later: the bytes of a call that is cancelled now are kept.)
+            if self.child is not None:
+                with anyio.move_on_after(EXITS):
+                    if await self.child.wait():
+                        text = str(error) or "the child's output has ended"
+                        error.args = (str(self.child.quoted_in(StreamBroken(text))),)
+            raise
 
 
 # ---- the last bytes that it wrote to stderr -----------------------------------------

@@ -18,6 +18,7 @@ from aiozerocopy.opening import flags_for
 from aiozerocopy.streams import ReceiveStream, SendStream
 
 S = TypeVar("S", bound=SendStream)
+R = TypeVar("R", bound=ReceiveStream)
 
 
 class Lines(io.FileIO):
@@ -55,10 +56,10 @@ class ChildPipes:
         self._undo.callback(stream.abort)
         return self._given(theirs), stream
 
-    def out_of(self) -> tuple[int, ReceiveStream]:
+    def out_of(self, kind: type[R]) -> tuple[int, R]:
         """Return the fd that the child writes to, and a stream from it."""
         ours, theirs = own_pipe()
-        stream = ReceiveStream(self._enlarged(ours).end(IN))
+        stream = kind(self._enlarged(ours).end(IN))
         self._undo.callback(stream.abort)
         return self._given(theirs), stream
 

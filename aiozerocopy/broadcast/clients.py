@@ -12,8 +12,7 @@ import math
 import time
 import traceback
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
 
@@ -81,10 +80,12 @@ class Client:
         encode: Encode,
         on_event: Callable[[Client, Event, int], object] | None,
     ) -> None:
-        if policy not in LIMITS:
+        if policy not in tuple(LIMITS):  # (it may be unhashable)
             raise ValueError(
                 f"policy must be one of {', '.join(LIMITS)}, not {policy!r}"
             )
+        if not callable(encode):
+            raise TypeError(f"encode must be a function, not {encode!r}")
         check_counts(1, limit=limit)
         check_seconds(deadline=deadline)
         check_hook(on_event)
@@ -272,9 +273,9 @@ class FedClient(Client):
 
     _scope: anyio.CancelScope | None = None
 
-    @cached_property
-    def _sender(self) -> SendStream | MessageStream:
-        return whole_sender(self.stream)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._sender: SendStream | MessageStream = whole_sender(self.stream)
 
     def _offer(self, message: Message) -> None:
         super()._offer(message)

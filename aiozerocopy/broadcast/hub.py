@@ -13,6 +13,7 @@ from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.pins import copy_into
 from aiozerocopy._net.block import Block
 from aiozerocopy._net.connecting import is_async
+from aiozerocopy._net.frame_header import bytes_of_metadata
 from aiozerocopy.broadcast.clients import FedClient
 from aiozerocopy.broadcast.direct_client import DirectClient
 from aiozerocopy.broadcast.encodings import Burst, Encoding, SlowEncoding
@@ -117,8 +118,9 @@ class Broadcast(Block):
 
         Raises:
             StreamClosed: the stream, or this broadcast, is closed.
-            TypeError, ValueError: an unknown policy, a limit below one, a deadline that
-                is not above 0, or an ``on_event`` that is not a plain function.
+            TypeError, ValueError: nothing that can send, an unknown policy, a limit
+                below one, a deadline that is not above 0, or an ``on_event`` that is
+                not a plain function.
             RuntimeError: an async encoder, without the ``async with`` of the broadcast.
         """
         if self._closed:
@@ -185,7 +187,7 @@ class Broadcast(Block):
         self,
         frame: Buffer | Frame,
         *,
-        pixel_format: str = "",
+        pixel_format: str | None = "",
         key: bool = True,
         metadata: bytes = b"",
         timestamp_ns: int | None = None,
@@ -204,7 +206,7 @@ class Broadcast(Block):
         await self._burst.add(0)
         if self._closed:
             raise StreamClosed("the broadcast is closed")
-        metadata = bytes(memoryview(metadata))
+        metadata = bytes_of_metadata(metadata)
         header = FrameHeader.of(
             frame, self.sequence, timestamp_ns, pixel_format, key, metadata
         )

@@ -69,7 +69,15 @@ class Message:
 
     def __init__(self, published: Published, buffers: Sequence[Any]) -> None:
         self.buffers: Sequence[Any] = buffers
-        self.nbytes: int = sum(map(nbytes, buffers))
+        try:
+            self.nbytes: int = sum(map(nbytes, buffers))
+        except TypeError:
+            given = type(buffers).__name__
+            if isinstance(buffers, (list, tuple)):
+                given += f" of {', '.join(type(each).__name__ for each in buffers)}"
+            raise TypeError(
+                f"encode must return a list of buffers, not {given}"
+            ) from None
         self.sequence: int = published.sequence
         self.key: bool = published.key
         self.published_ns: int = published.published_ns

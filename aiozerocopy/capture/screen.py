@@ -134,7 +134,8 @@ class X11Screen:
             found = {one.name: one for one in monitors}
             if self._monitor not in found:
                 raise ValueError(
-                    f"no monitor is called {self._monitor!r}: try {' or '.join(found)}"
+                    f"no monitor is called {self._monitor!r}: there is only "
+                    f"{' and '.join(map(repr, found))}"
                 )
             region = found[self._monitor].place.within(self._whole)
         if region is None:
@@ -379,6 +380,8 @@ class X11Screen:
     def _usable(self) -> Connection:
         if self._connection is None:
             raise RuntimeError("this X11Screen is not open: use it with async with")
+        if self._connection.is_closed:
+            raise anyio.ClosedResourceError("the screen is closed")
         if (now := self._changed_to) is not None:
             raise ScreenChanged(
                 f"the screen's size changed to {now.width}x{now.height}, from "

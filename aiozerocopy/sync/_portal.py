@@ -108,6 +108,8 @@ def run(function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs)
 
     Raises: as the function; RuntimeError in a thread whose event loop runs.
     """
+    if not callable(function):
+        raise TypeError(f"write run(function, *arguments), not run({function!r})")
     refuse_in_a_loop()
     call = _Call(lambda: function(*args, **options))
     or_undo_now(call.wait, call.give_up)

@@ -95,6 +95,11 @@ class Modes:
         self._past = {mode: Counter[str]() for mode in self.modes}
         self._encoders: dict[tuple[Encode, Wrap], Encode] = {}
 
+    def check_hub(self) -> None:
+        """Raises: RuntimeError: an encoder is offered, and the hub was not entered."""
+        if self._hub._tasks is None and self.modes != ("raw",):
+            raise RuntimeError("enter the hub first: `async with hub:`")
+
     def close(self) -> None:
         """End every viewer's stream."""
         self._closing.set()

@@ -83,6 +83,7 @@ def serve(
         TypeError, ValueError: a wrong setting, or no mode that can be offered here.
         FileNotFoundError, PermissionError: of the ``file``.
         OSError: as `serve_tcp`, when the server is entered.
+        RuntimeError: the hub was not entered before the server.
     """
     check(host=host, port=port, ssl_context=ssl_context)
     limits = max_viewers, max_per_address
@@ -161,6 +162,7 @@ class WebServer(Service):
         return self._site.modes.modes
 
     async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
+        self._site.modes.check_hub()
         await undo.enter_async_context(self._server)
         self._ended = self._server._ended
 

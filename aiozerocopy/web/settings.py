@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING, Any
 
+from aiozerocopy._net.admission import kind_of
 from aiozerocopy._net.connecting import LAST_PORT
 from aiozerocopy.broadcast import Broadcast
 
@@ -29,7 +30,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def _are_modes(value: Any) -> bool:
-    return bool(value) and set(value) <= set(KNOWN_MODES)
+    return bool(value) and all(each in KNOWN_MODES for each in value)
 
 
 def _are_origins(value: Any) -> bool:
@@ -65,5 +66,5 @@ def check(**settings: object) -> None:
         )
         if not is_of_type or not (value is None or not is_right or is_right(value)):
             kind = ValueError if is_of_type else TypeError
-            given = type(value).__name__ if name == "token" else repr(value)  # (secret)
+            given = kind_of(value) if name == "token" else repr(value)  # (secret)
             raise kind(f"{name}= must be {expected}, not {given}")

@@ -22,7 +22,7 @@ import aiozerocopy as azc
 from aiozerocopy import process as module
 from aiozerocopy._core.channel import own_pipe
 from aiozerocopy._process import pipes
-from aiozerocopy._process.child import Tail
+from aiozerocopy._process.child import ChildProcess, Tail
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +37,8 @@ def python(script: str) -> list[str]:
 @pytest.fixture(autouse=True)
 def patient_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that has closed its pipe may need a moment to end."""
-    monkeypatch.setattr("aiozerocopy._process.child.LAST_WORDS", 15.0)
+    for name in ("LAST_WORDS", "EXITS"):
+        monkeypatch.setattr(f"aiozerocopy._process.child.{name}", 15.0)
 
 
 # ---- pipes ---------------------------------------------------------------------
@@ -322,6 +323,58 @@ async def test_broken_stream_tells_why() -> None:
     assert caught.value.returncode == 3
     assert caught.value.stderr == "words\n"
     assert "exited with code 3" in str(caught.value)
+
+
+@pytest.mark.every_loop
+@pytest.mark.parametrize("size", [5, 9])
+async def test_the_end_of_its_output_tells_why(size: int) -> None:
+    command = "printf hello; echo no camera >&2; exit 3"
+    async with azc.open_process(command, stdin=False, stdout=True) as child:
+        assert child.stdout
+        with pytest.raises((anyio.EndOfStream, azc.IncompleteReceive)) as caught:
+            while True:
+                await child.stdout.receive_exactly(bytearray(size))
+    begin = "the child's output has ended" if size == 5 else "the stream ended after 5"
+    assert str(caught.value).startswith(begin)
+    told = "; the child exited with code 3; its last words:\nno camera\n"
+    assert str(caught.value).endswith(told)
+
+
+@pytest.mark.every_loop
+@pytest.mark.parametrize("script", ["", "exec >&-; echo words >&2; exec sleep 60"])
+async def test_the_end_of_its_output_without_a_failure(
+    script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if script:
+        monkeypatch.setattr("aiozerocopy._process.child.EXITS", 0.01)
+    async with azc.open_process(f":;{script}", stdout=True) as child:
+        assert child.stdout
+        with pytest.raises(anyio.EndOfStream) as caught:
+            await child.stdout.receive()
+        assert str(caught.value) == ""
+        child.kill()
+
+
+@pytest.mark.every_loop
+async def test_cancel_at_the_end_of_its_output_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits = anyio.Event()
+
+    async def wait(_: ChildProcess) -> int:
+        waits.set()
+        await anyio.sleep_forever()
+        return 0
+
+    async with azc.open_process("printf hello", stdin=False, stdout=True) as child:
+        assert child.stdout
+        with monkeypatch.context() as patch:
+            patch.setattr(ChildProcess, "wait", wait)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(child.stdout.receive_exactly, bytearray(9))
+                await waits.wait()
+                tasks.cancel_scope.cancel()
+        assert await everything(child.stdout) == b"hello"
 
 
 @pytest.mark.every_loop

@@ -160,8 +160,10 @@ async def test_frames_that_cannot_travel(studio: Studio) -> None:
         with pytest.raises((TypeError, BufferError)):
             await studio.hub.publish(bad)
     for bad in ("text", 3):
-        with pytest.raises(TypeError, match="bytes-like"):
+        with pytest.raises(TypeError, match="metadata= must be bytes-like, not '"):
             await studio.hub.publish(picture(1), metadata=bad)
+    with pytest.raises(TypeError, match="must be an array or another buffer, not 'li"):
+        await studio.hub.publish([1, 2])  # type: ignore[arg-type]
     await studio.publish(3)
     assert await viewer.receive() == (0, 3)
 
@@ -372,6 +374,8 @@ async def hook_that_nobody_awaits(_client: Client, _event: str, _: int) -> None:
     ("options", "says"),
     [
         ({"policy": "newest"}, "policy must be one of"),
+        ({"policy": []}, "policy must be one of"),
+        ({"encode": None}, "encode must be a function, not None"),
         ({"limit": 0}, "limit must be at least 1, not 0"),
         ({"policy": "block", "limit": -1}, "limit must be at least 1, not -1"),
         ({"limit": 1.5}, "limit must be a whole number, not 1.5"),
@@ -386,6 +390,14 @@ async def test_bad_options(studio: Studio, options: dict[str, Any], says: str) -
     async with near, far:
         with pytest.raises((TypeError, ValueError), match=says):
             studio.hub.attach(near, **options)
+    assert studio.hub.clients == ()
+
+
+async def test_what_is_no_stream_to_send_to(studio: Studio) -> None:
+    async with azc.pipe() as (reader, _):
+        for wrong in (None, reader):
+            with pytest.raises(TypeError, match=r"async send\(\) is needed, .*not "):
+                studio.hub.attach(wrong)  # type: ignore[arg-type]
     assert studio.hub.clients == ()
 
 
@@ -452,6 +464,25 @@ async def test_encoder_that_fails_costs_only_its_own_clients(
 
 
 @both_loops
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        (None, "NoneType"),
+        (b"one buffer", "bytes"),
+        (memoryview(b"one buffer"), "memoryview"),
+        ([b"data", None], "list of bytes, NoneType"),
+    ],
+)
+async def test_encoder_that_returns_no_list_of_buffers(
+    studio: Studio, returned: Any, says: str
+) -> None:
+    bad = studio.viewer(encode=lambda _: returned)
+    await studio.publish(1)
+    await bad.client.wait_closed()
+    assert isinstance(bad.client.error, TypeError)
+    assert str(bad.client.error) == f"encode must return a list of buffers, not {says}"
+
+
 @pytest.mark.parametrize("at_the_end", [False, True])
 async def test_encoder_whose_future_somebody_cancels(at_the_end: bool) -> None:
     """It costs only the encoder's own clients, also if the encoder is being stopped."""

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import gc
 import os
+import re
 import socket
 import weakref
 from collections.abc import Iterator
@@ -378,6 +379,18 @@ async def test_unix_server_with_a_full_backlog(tmp_path: Path) -> None:
 async def test_never_awaited_warns() -> None:
     with pytest.warns(RuntimeWarning, match="never awaited"):
         azc.connect_tcp("127.0.0.1", 1)
+
+
+async def test_opening_that_is_used_as_what_it_opens(tmp_path: Path) -> None:
+    stream: Any = azc.connect_unix(tmp_path / "socket")
+    hint = r"not open yet: use the result of `await connect_unix\(\.\.\.\)`"
+    for _ in range(2):
+        with pytest.raises(TypeError, match=hint):
+            await stream.send(b"hello")
+        with pytest.raises(AttributeError, match=f"no 'receive': {hint}"):
+            await stream.receive()
+        stream.close()
+    assert re.search(hint, repr(stream))
 
 
 @pytest.mark.every_loop

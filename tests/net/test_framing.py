@@ -235,6 +235,20 @@ async def test_arrays_of_all_kinds(ends: tuple[Any, Any]) -> None:
 
 
 @anyio_test
+async def test_what_is_no_stream() -> None:
+    opening: Any = azc.connect_tcp("127.0.0.1", 1)
+    async with azc.pipe() as (reader, writer):
+        wrong: Any
+        for wrong in (None, 5, reader, opening):
+            with pytest.raises(TypeError, match=r"async send\(\) is needed"):
+                FrameSender(wrong)
+        for wrong in (None, 5, writer, opening):
+            with pytest.raises(TypeError, match=r"async receive\(\) is needed"):
+                FrameReceiver(wrong)
+    opening.close()
+
+
+@anyio_test
 async def test_big_frames_and_the_end(ends: tuple[Any, Any]) -> None:
     array = np.arange(1_500_000, dtype="u2")
     got = 0
@@ -343,9 +357,10 @@ async def test_what_cannot_be_sent_leaves_no_trace(ends: tuple[Any, Any]) -> Non
     for frame, options in bad:
         with pytest.raises((BufferError, TypeError, ValueError)):
             await sender.send(frame, **options)
-    await sender.send(b"good")
+    await sender.send(b"good", pixel_format=None)
     received = await FrameReceiver(ends[1]).receive()
     assert (received.sequence, bytes(received.view)) == (0, b"good")
+    assert received.pixel_format == ""
 
 
 @anyio_test

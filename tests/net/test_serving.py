@@ -293,11 +293,27 @@ class AsyncHandler:
         await echo(stream)
 
 
+def without_signature(handler: Any) -> Any:
+    handler.__signature__ = "unknown"  # (not even this is a reason to refuse it)
+    return handler
+
+
 def plain(stream: azc.Stream) -> None:
     pass
 
 
-@pytest.mark.parametrize("handler", [plain, partial(plain), 5, None])
+async def as_in_asyncio(reader: Any, writer: Any) -> None:
+    pass
+
+
+async def of_nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [plain, partial(plain), 5, None, as_in_asyncio, of_nothing, lambda: of_nothing()],
+)
 def test_handler_that_is_no_async_function(handler: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="async def handler"):
         azc.serve_tcp(handler)
@@ -307,8 +323,14 @@ def test_handler_that_is_no_async_function(handler: Any, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "handler",
-    [partial(echo), wraps(echo)(lambda stream: echo(stream)), AsyncHandler()],
-    ids=["partial", "wrapped", "object"],
+    [
+        partial(echo),
+        wraps(echo)(lambda stream: echo(stream)),
+        wraps(as_in_asyncio)(lambda stream: echo(stream)),
+        AsyncHandler(),
+        without_signature(AsyncHandler()),
+    ],
+    ids=["partial", "wrapped", "given more", "object", "no signature"],
 )
 async def test_handler_by_other_means(handler: Any) -> None:
     async with served(handler) as (_, stream):
@@ -317,6 +339,8 @@ async def test_handler_by_other_means(handler: Any) -> None:
 
 async def test_server_serves_once() -> None:
     server = azc.serve_tcp(echo)
+    with pytest.raises(AttributeError, match="not open: use `async with"):
+        _ = server.port
     await server.aclose()  # not open yet, so nothing happens
     async with server:
         pass
@@ -684,7 +708,8 @@ def test_paces_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     ("serve", "setting", "says"),
     [
         (azc.serve_tcp, {"port": "80"}, "port must be a whole number, not '80'"),
-        (azc.serve_tcp, {"token": 5}, "token= must be a string or a list of strings"),
+        (azc.serve_tcp, {"token": 5}, "token= must be a string or a list of str"),
+        (azc.serve_tcp, {"token": ["a", None]}, "token= .* not list of str, NoneType"),
         (azc.serve_unix, {"path": "s", "mode": "600"}, "mode must be a whole number"),
     ],
 )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import anyio.lowlevel
 import pytest
 import scripts
 from interruption import (
@@ -306,6 +307,13 @@ class TestThreads:
             assert writer.stats.messages_sent == 1
             with pytest.raises(RuntimeError, match="runs an event loop"):
                 sync.run(calls_back, writer)  # in the portal's own thread
+
+
+def test_run_takes_a_function() -> None:
+    coroutine: Any = anyio.lowlevel.checkpoint()
+    with pytest.raises(TypeError, match=r"write run\(function, \*arguments\), not run"):
+        sync.run(coroutine)
+    coroutine.close()
 
 
 async def calls_back(writer: sync.SendStream) -> None:

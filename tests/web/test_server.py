@@ -254,6 +254,7 @@ async def test_resets_and_ends_at_any_byte(hub: Broadcast) -> None:
         ("title", 5, TypeError),
         ("modes", "raw", TypeError),
         ("modes", ["telepathy"], ValueError),
+        ("modes", [[]], ValueError),
         ("modes", [], ValueError),
         ("hardware", 1, TypeError),
         ("hosts", "tv.example", TypeError),
@@ -286,6 +287,13 @@ def test_settings_are_looked_at_where_they_are_given(
         else:
             assert face != "serve"
             assert name in ("host", "port", "ssl_context")
+
+
+async def test_the_hub_is_entered_first() -> None:
+    with pytest.raises(RuntimeError, match="enter the hub first: `async with hub"):
+        await web.serve(Broadcast()).serve_forever()
+    async with web.serve(Broadcast(), modes=["raw"]) as server:  # needs no encoder
+        assert (await ask(server)).status == 200
 
 
 @pytest.mark.parametrize(
