@@ -29,7 +29,7 @@ from aiozerocopy.ffmpeg.run import FFmpegError, Run, Status, Video, start
 from aiozerocopy.process import GRACE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from fractions import Fraction
 
     from typing_extensions import Self
@@ -118,6 +118,7 @@ class Writer(Video):
         self._destination: Destination | None = None
         self._closed = self._is_closing = False
         self._change = Change()  # of _is_closing
+        self._warn: Callable[[str], None] = partial(warnings.warn, stacklevel=4)
         if timeout is not None and not timeout > 0:
             raise ValueError(
                 f"timeout must be seconds, or None for no limit, not {timeout}"
@@ -212,10 +213,7 @@ class Writer(Video):
         )
         if made.is_padded:
             width, height = (side + side % 2 for side in self.size)
-            warnings.warn(
-                f"4:2:0 has even sizes: the film is padded to {width}x{height}",
-                stacklevel=4,
-            )
+            self._warn(f"4:2:0 has even sizes: the film is padded to {width}x{height}")
         return made
 
     def _container(self, options: Sequence[str]) -> str:
