@@ -448,10 +448,13 @@ class Writer(Video):
         running = getattr(self, "_running", None)
         if running is None or self._closed or running.process._child.inherited:
             return
-        try:
-            warnings.warn(
-                f"unclosed {self!r}", ResourceWarning, stacklevel=1, source=self
-            )
+        try:  # (to keep what plays would take a second FFmpeg, and time)
+            what = f"unclosed {self!r}: FFmpeg is killed"
+            if self._destination is not None:
+                what += f", and what it wrote of {self.written_to} is deleted"
+            what += ". Close it, or use async with"
+            # (Python hides a ResourceWarning.)
+            warnings.warn(what, RuntimeWarning, stacklevel=1)
         finally:
             self.abort()
 
