@@ -5,6 +5,7 @@ by years.
 """
 
 import errno
+import io
 import subprocess
 import sys
 from collections.abc import Callable
@@ -273,6 +274,10 @@ async def test_pixels_as_integers(dtype: str) -> None:
         ({"output": []}, ValueError, "output is empty"),
         ({"output": "-"}, ValueError, "standard output"),
         ({"output": ["-f", "mp4", "pipe:1"]}, ValueError, "standard output"),
+        ({"output": io.BytesIO()}, TypeError, r"not <_io\.BytesIO .*>: give its path$"),
+        ({"output": {"a.mkv"}}, TypeError, r"list of arguments, not \{'a\.mkv'\}$"),
+        ({"audio": bytes(99)}, TypeError, r"a list of arguments, not b'.{9,30}'$"),
+        ({"audio": ["a.wav"] * 99}, ValueError, r"not \['a\.wav', .*, \.\.\.\]$"),
         ({"output": None}, TypeError, "the output is a path, a URL or a list of arg"),
         ({"options": "-an"}, TypeError, "options is a list of arguments, not '-an'"),
         ({"audio": 5}, TypeError, "an input is a path, a URL or a list of .*, not 5"),
@@ -293,6 +298,17 @@ def test_arguments_that_mean_nothing(
 ) -> None:
     with pytest.raises(error, match=text):
         Writer(**{"output": "a.mkv", "size": SIZE, **options})
+
+
+def test_open_file_is_no_film(tmp_path: Path) -> None:
+    path = tmp_path / "a.mkv"
+    path.write_bytes(b"line\n" * 99)
+    with path.open("r+b") as file:
+        made: Any  # (a type checker would refuse the file)
+        for made in (Reader, lambda film: Writer(film, SIZE)):
+            with pytest.raises(TypeError, match=r"a URL or a list .*: give its path"):
+                made(file)
+        assert file.tell() == 0
 
 
 async def test_not_open() -> None:
