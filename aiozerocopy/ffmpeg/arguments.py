@@ -118,7 +118,7 @@ def words(
             for text in (f"-{name.removeprefix('-')}", str(value))
         ]
     if not isinstance(arguments, (list, tuple)):  # (a file would be read to its end)
-        hint = ": give its path" if hasattr(arguments, "read") else ""
+        hint = ": give the path of a file" if hasattr(arguments, "read") else ""
         raise TypeError(
             f"{what} a list of arguments, not {reprlib.repr(arguments)}{hint}"
         )

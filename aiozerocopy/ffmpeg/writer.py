@@ -266,8 +266,8 @@ class Writer(Video):
     async def send_audio(self, samples: AnyBuffer) -> None:
         """Send samples, with interleaved channels; then their memory is yours again.
 
-        Do that in a task of its own.  If the sound ends before the pictures, call
-        `close_audio` after the last samples.
+        Do that in a task of its own.  Call `close_audio` after the last samples, and
+        `close_video` after the last picture, as either may be the longer one.
 
         Raises: as `send`; RuntimeError if the Writer has no `Audio`.
         """
@@ -287,6 +287,13 @@ class Writer(Video):
         running = self._open_running()
         if running.audio is not None:
             await running.audio.aclose()
+
+    async def close_video(self) -> None:
+        """End the pictures, so that FFmpeg takes the rest of a longer sound.
+
+        Raises: as `send`.
+        """
+        await self._open_running().video.aclose()
 
     def _open_for_frames(
         self, planes: Sequence[AnyBuffer]

@@ -75,6 +75,7 @@ class Writer(_Film):
 
     send_audio: Final = blocking(ffmpeg.Writer.send_audio)
     close_audio: Final = blocking(ffmpeg.Writer.close_audio)
+    close_video: Final = blocking(ffmpeg.Writer.close_video)
     layout: Final = shown(ffmpeg.Writer, lambda film: film.layout)
     status: Final = shown(ffmpeg.Writer, lambda film: film.status)
     stats: Final = shown(ffmpeg.Writer, lambda film: film.stats)

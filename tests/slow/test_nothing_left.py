@@ -302,7 +302,8 @@ async def _(folder: Path) -> AsyncIterator[Any]:
 # ---- FFmpeg, screens, pictures ------------------------------------------------------
 
 
-@case("Writer.send", "Writer.put", "Writer.send_audio", "Writer.close_audio")
+@case("Writer.send", "Writer.put", "Writer.close_video")
+@case("Writer.send_audio", "Writer.close_audio")
 @case("Writer.aclose", "Writer.__aexit__", "Video.__aenter__")
 async def _(folder: Path) -> AsyncIterator[Any]:
     need_ffmpeg()
@@ -315,6 +316,7 @@ async def _(folder: Path) -> AsyncIterator[Any]:
             await writer.send_audio(bytes(sound.rate // 5))
             await writer.close_audio()
             await writer.send(PICTURE)
+            await writer.close_video()
 
     yield write
 
