@@ -204,7 +204,7 @@ def output_arguments(
         arguments = [location(output)]
     else:
         arguments = words(output, "the output is a path, a URL or")
-    if not arguments:
+    if not any(arguments[-1:]):
         raise ValueError("the output is empty: give a path, a URL or arguments")
     goes_to_stdout = arguments[-1] in _STANDARD_OUTPUT and "null" not in arguments
     if goes_to_stdout and not takes_stdout:

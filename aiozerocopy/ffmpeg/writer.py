@@ -163,9 +163,10 @@ class Writer(Video):
 
         Raises:
             FileNotFoundError: there is no FFmpeg.
-            ValueError: FFmpeg does not know the pixel format, or has no such encoder.
+            ValueError: FFmpeg does not know the pixel format, or has no such encoder,
+                or the film's name has no suffix.
             FileExistsError: the film exists, and is not to be replaced.
-            OSError: no file can be created there.
+            OSError: no file can be created there, or it is a folder.
         """
         if self._running is not None:
             raise RuntimeError(f"this {type(self).__name__} was opened before")

@@ -273,6 +273,7 @@ async def test_pixels_as_integers(dtype: str) -> None:
         ({"codec": 5}, TypeError, "codec must be a name such as 'libx264', not 5"),
         ({"colour": "bt709"}, TypeError, r"a Colour such as .*, not 'bt709'"),
         ({"output": []}, ValueError, "output is empty"),
+        ({"output": ""}, ValueError, "output is empty"),
         ({"output": "-"}, ValueError, "standard output"),
         ({"output": ["-f", "mp4", "pipe:1"]}, ValueError, "standard output"),
         ({"output": {"a.mkv"}}, TypeError, r"list of arguments, not \{'a\.mkv'\}$"),
@@ -298,6 +299,21 @@ def test_arguments_that_mean_nothing(
 ) -> None:
     with pytest.raises(error, match=text):
         Writer(**{"output": "a.mkv", "size": SIZE, **options})
+
+
+async def test_name_that_says_no_format(tmp_path: Path) -> None:
+    for name in ("film", "film.", "film.d/film", ".film.d/film."):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        for output in (path, str(path), f"file:{path}"):
+            with pytest.raises(ValueError, match=r"has no suffix, .*such as film\.mp4"):
+                await Writer(output, SIZE)
+        async with Writer(path, SIZE, options={"f": "matroska"}) as video:
+            await video.send(picture(0))
+    (tmp_path / "a.mp4").mkdir()
+    for folder in (tmp_path / "a.mp4", str(tmp_path), Path()):
+        with pytest.raises(IsADirectoryError, match="Is a directory: add the name"):
+            await Writer(folder, SIZE)
 
 
 def test_open_file_is_no_film(tmp_path: Path) -> None:
