@@ -267,8 +267,9 @@ class Writer(Video):
     async def send_audio(self, samples: AnyBuffer) -> None:
         """Send samples, with interleaved channels; then their memory is yours again.
 
-        Do that in a task of its own.  Call `close_audio` after the last samples, and
-        `close_video` after the last picture, as either may be the longer one.
+        An array has the shape ``(n, channels)``.  Send them in a task of its own.  Call
+        `close_audio` after the last samples, and `close_video` after the last picture,
+        as either may be the longer one.
 
         Raises: as `send`; RuntimeError if the Writer has no `Audio`.
         """
@@ -460,7 +461,7 @@ class Writer(Video):
             what = f"unclosed {self!r}: FFmpeg is killed"
             if self._destination is not None:
                 what += f", and what it wrote of {self.written_to} is deleted"
-            what += ". Close it, or use async with"
+            what += ". Close it, or use (async) with"
             # (Python hides a ResourceWarning.)
             warnings.warn(what, RuntimeWarning, stacklevel=1)
         finally:

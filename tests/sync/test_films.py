@@ -129,6 +129,7 @@ def test_picture_and_sound_from_two_threads(tmp_path: Path) -> None:
         thread.start()
         for frame in pictures(20):
             film.send(frame)
+        film.close_video()
         thread.join()
     assert film.frames_written == 20
 
