@@ -9,7 +9,8 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Iterable, Mapping
+import reprlib
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -107,6 +108,8 @@ def words(
     """Return FFmpeg's arguments, given as a list or as a mapping of names and values.
 
     A str is refused: it would be read as a list of letters.
+
+    Raises: TypeError: neither a list, nor a tuple, nor a mapping.
     """
     if isinstance(arguments, Mapping):
         return [
@@ -114,8 +117,11 @@ def words(
             for name, value in arguments.items()
             for text in (f"-{name.removeprefix('-')}", str(value))
         ]
-    if isinstance(arguments, (str, bytes)) or not isinstance(arguments, Iterable):
-        raise TypeError(f"{what} a list of arguments, not {arguments!r}")
+    if not isinstance(arguments, (list, tuple)):  # (a file would be read to its end)
+        hint = ": give the path of a file" if hasattr(arguments, "read") else ""
+        raise TypeError(
+            f"{what} a list of arguments, not {reprlib.repr(arguments)}{hint}"
+        )
     return [os.fspath(argument) for argument in arguments]
 
 
@@ -198,7 +204,7 @@ def output_arguments(
         arguments = [location(output)]
     else:
         arguments = words(output, "the output is a path, a URL or")
-    if not arguments:
+    if not any(arguments[-1:]):
         raise ValueError("the output is empty: give a path, a URL or arguments")
     goes_to_stdout = arguments[-1] in _STANDARD_OUTPUT and "null" not in arguments
     if goes_to_stdout and not takes_stdout:
@@ -217,5 +223,7 @@ def input_arguments(source: str | os.PathLike[str] | Sequence[str]) -> list[str]
         return ["-i", location(source)]
     arguments = words(source, "an input is a path, a URL or")
     if "-i" not in arguments[-2:-1]:
-        raise ValueError(f"input arguments end with '-i' and a name, not {arguments}")
+        raise ValueError(
+            f"input arguments end with '-i' and a name, not {reprlib.repr(arguments)}"
+        )
     return arguments

@@ -175,7 +175,9 @@ def destination_of(
 ) -> Destination | None:
     """Return the destination of a single file; None for any other output.
 
-    Raises: as `Destination`.
+    Raises:
+        ValueError: the name of the file does not say its format.
+        IsADirectoryError: it is a folder; others as `Destination`.
     """
     if not isinstance(output, (str, os.PathLike)):
         return None
@@ -188,6 +190,15 @@ def destination_of(
             path = rest
         elif colon and scheme.isalnum() and not os.path.exists(path):
             return None  # a URL, or a protocol such as "pipe:"
+    if os.path.isdir(path):
+        what = f"{os.strerror(errno.EISDIR)}: add the name of a film"
+        raise IsADirectoryError(errno.EISDIR, what, path)
+    _, dot, suffix = os.path.basename(path).rpartition(".")
+    if not (dot and suffix) and "-f" not in options:
+        raise ValueError(
+            f"{path!r} has no suffix, which tells FFmpeg the format: name a film such "
+            "as film.mp4, or put -f into the options"
+        )
     if os.path.splitext(path)[1][1:].lower() not in _SINGLE:
         return None
     if "%" in path and "-f" in options:  # such as "segment", with a number for %d

@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.leases import Lease, look_at, view_of
@@ -28,6 +29,7 @@ class Layout:
 
     ``packed``: the rows consist of whole pixels, so the first axis is the height.
     ``opaque``: only FFmpeg knows what the bytes mean, and any dtype is accepted.
+    ``planes``: the items of each plane of a planar format.
     """
 
     pix_fmt: str
@@ -36,6 +38,7 @@ class Layout:
     dtype: str = "uint8"
     packed: bool = False
     opaque: bool = False
+    planes: tuple[int, ...] = ()
 
     @property
     def itemsize(self) -> int:
@@ -66,21 +69,41 @@ class Layout:
             )
         for plane in planes:
             if not self.opaque and type(plane) not in (bytes, bytearray):
-                self._check_array(plane)
+                self._check_array(plane, is_whole=len(planes) == 1)
+        if self.planes and len(planes) > 1:
+            self._check_planes([view_of(plane).nbytes for plane in planes])
         return contiguous
 
-    def _check_array(self, plane: Any) -> None:
-        dtype, itemsize, shape = _described(plane)
+    def _check_planes(self, given: list[int]) -> None:
+        """Refuse pieces that do not end where a plane ends."""
+        sizes = [items * self.itemsize for items in self.planes]
+        if not {*accumulate(given)} <= {*accumulate(sizes)}:
+            ours, theirs = (
+                ", ".join(f"{n:,}" for n in each) for each in (sizes, given)
+            )
+            raise ValueError(f"{self} has planes of {ours} bytes, not of {theirs}")
+
+    def _check_array(self, plane: Any, *, is_whole: bool) -> None:
+        kind, order, itemsize, shape = _described(plane)
         # One integer may stand for a whole pixel, or for each of its channels.
         pixel = self.itemsize * math.prod(self.shape[2:]) if self.packed else 1
-        fits = itemsize in (1, self.itemsize, pixel)
-        if dtype in _FLOATS:
+        fits = itemsize in (1, self.itemsize, pixel) and kind != "b"
+        if kind == "f":
             fits = itemsize == self.itemsize and self.dtype[-2:] in ("32", "f4")
+        if kind and min(itemsize, self.itemsize) > 1:
+            fits = fits and order == _ORDERS.get(self.dtype[0], sys.byteorder)
         if not fits:
-            theirs = getattr(plane, "dtype", repr(dtype))
-            raise ValueError(f"{self} is of dtype {self.dtype}, not of {theirs}")
-        if self.packed and len(shape) > 1 and shape[0] != self.shape[0]:
-            raise ValueError(f"{self} has the shape {self.shape}, not {shape}")
+            hint = ": multiply it by np.uint8(255)" * (
+                kind == "b" and self.itemsize == 1
+            )
+            raise ValueError(
+                f"{self} is of dtype {self.dtype}, not of {_dtype_of(plane)}{hint}"
+            )
+        if self.packed and len(shape) > 1:
+            if shape[0] != self.shape[0]:
+                raise ValueError(f"{self} has the shape {self.shape}, not {shape}")
+            if not is_whole:
+                raise ValueError(f"{self} has no planes: send one array {self.shape}")
 
     def __str__(self) -> str:
         return f"a frame of {self.size[0]}x{self.size[1]} {self.pix_fmt}"
@@ -92,18 +115,30 @@ def _look(array: Any) -> str:
     return "" if dtype is None else f" ({shape}, {dtype})"
 
 
-_FLOATS = frozenset("efdg")  # memoryview's names for them
+# How memoryview and NumPy name the kinds of numbers, and byte orders.
+_KINDS = {"?": "b"} | dict.fromkeys("efdg", "f")
+_KINDS |= dict.fromkeys("bhilqn", "i") | dict.fromkeys("BHILQN", "u")
+_ORDERS = {"<": "little", ">": "big", "!": "big"}
 
 
-def _described(array: Any) -> tuple[str, int, Sequence[int]]:
-    """Return the type of an array's items, their size, and the array's shape."""
+def _described(array: Any) -> tuple[str, str, int, Sequence[int]]:
+    """Return the kind of an array's items (b, i, u, f, or "" for others), their byte
+    order and size, and the array's shape."""
     if isinstance(array, Lease):
         shape = getattr(array, "shape", ())
         dtype = getattr(array, "dtype", "uint8")
-        kind = "f" if "f" in dtype else dtype
-        return kind, array.view.nbytes // math.prod(shape), shape
-    code, itemsize, shape = look_at(array)
-    return code[-1:], itemsize, shape
+        name = dtype.lstrip("<>|")
+        kind = name[0] if name[0] in "biuf" else ""
+        itemsize = array.view.nbytes // math.prod(shape)
+    else:
+        dtype, itemsize, shape = look_at(array)
+        kind = _KINDS.get(dtype[-1:], "")
+    return kind, _ORDERS.get(dtype[:1], sys.byteorder), itemsize, shape
+
+
+def _dtype_of(array: Any) -> str:
+    """Return the dtype of an array, for an error."""
+    return str(getattr(array, "dtype", "")) or repr(view_of(array).format)
 
 
 # ---- pixel formats ---------------------------------------------------------------
@@ -134,6 +169,7 @@ def layout_of(pix_fmt: str, size: tuple[int, int]) -> Layout | None:
     """Return how a frame lies in memory; None for a format that only FFmpeg knows."""
     width, height = size
     shape: tuple[int, ...]
+    planes: tuple[int, ...] = ()
     name, order = _without_order(pix_fmt)
     if name in _PACKED:
         depth, channels = _PACKED[name]
@@ -141,17 +177,22 @@ def layout_of(pix_fmt: str, size: tuple[int, int]) -> Layout | None:
     elif match := _GBR.fullmatch(name):
         depth = match["depth"]
         shape = (4 if match["alpha"] else 3, height, width)
+        planes = (width * height,) * shape[0]
     elif chroma := _chroma_of(name):
         subsampling, depth, alpha = chroma
         wide, high = _HALVED[subsampling]
         plane = -(-width >> wide) * -(-height >> high)
-        items = width * height * (2 if alpha else 1) + 2 * plane
+        planes = (width * height, plane, plane, *[width * height] * alpha)
+        if not name.startswith("yuv"):  # their chroma is one plane
+            planes = (width * height, 2 * plane)
+        items = sum(planes)
         # In rows if the items fill them: 4:2:0 has half as many again as the picture.
         rows, rest = divmod(items, width)
         shape = (items,) if rest else (rows, width)
     else:
         return None
-    return Layout(pix_fmt, size, shape, _dtype(depth, order), packed=name in _PACKED)
+    dtype, packed = _dtype(depth, order), name in _PACKED
+    return Layout(pix_fmt, size, shape, dtype, packed, planes=planes)
 
 
 def _chroma_of(name: str) -> tuple[str, str, bool] | None:
@@ -261,7 +302,7 @@ class Audio:
         """Refuse buffers that are not whole samples.
 
         Raises:
-            ValueError: a part of a sample, or floats for a format of integers.
+            ValueError: a part of a sample, or another dtype or shape than the format's.
             TypeError, BufferError: not a buffer, or not a C-contiguous one.
         """
         given = nbytes(samples)
@@ -272,8 +313,21 @@ class Audio:
             )
         if type(samples) in (bytes, bytearray):
             return
-        dtype, itemsize, _ = _described(samples)
-        wrong = itemsize not in (1, self.sample_bytes // self.channels)
-        if wrong or (dtype in _FLOATS and not self.format.startswith("f")):
-            theirs = getattr(samples, "dtype", repr(dtype))
+        kind, order, itemsize, shape = _described(samples)
+        width = self.sample_bytes // self.channels
+        fits = kind in ("", "iuf"["suf".index(self.format[0])]) and itemsize == width
+        if kind and width > 1:
+            fits = fits and order == _without_order(self.format)[1]
+        if not fits and itemsize == 1 and kind in ("", "u"):
+            return  # plain bytes
+        if not fits:
+            theirs = _dtype_of(samples)
             raise ValueError(f"samples of {self.format} are not of dtype {theirs}")
+        # (In one row, mono samples have the same bytes as in one column.)
+        in_one_row = (shape[:1], self.channels) == ((1,), 1)
+        if len(shape) == 2 and shape[1] != self.channels and not in_one_row:
+            hint = ": transpose them, by np.ascontiguousarray(samples.T)"
+            raise ValueError(
+                f"samples have the shape (n, {self.channels}), not {shape}"
+                + hint * (shape[0] == self.channels)
+            )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from aiozerocopy._process.child import Tail
-    from aiozerocopy.streams import ReceiveStream
+    from aiozerocopy.streams import ReceiveStream, SendStream
 
 LAST_LINES = 20
 REPORT_BYTES = 4 << 10  # a report has about 300 bytes, more with many streams
@@ -108,7 +108,7 @@ class Watchdog:
 
     The log warns after `SILENT` seconds.  The watchdog is a thread, so it works even if
     the event loop is blocked, and makes no send slower.  ``signs`` returns something
-    that changes while the child works.
+    that changes while the child works; ``lacks``, as words, what it waits for.
     """
 
     def __init__(
@@ -117,8 +117,11 @@ class Watchdog:
         timeout: float,
         is_awaited: Callable[[], bool],
         signs: Callable[[], object],
+        lacks: Callable[[], str] = str,
     ) -> None:
         self.barked: bool = False
+        self.lacked: str = ""  # what the child waited for when it was killed
+        self._lacks = lacks
         self._process = process
         self.timeout = timeout
         self._is_awaited = is_awaited
@@ -146,15 +149,16 @@ class Watchdog:
             if works or not self._is_awaited():
                 silent, said, before, busy = 0.0, False, signs, cpu
             elif silent >= self.timeout:
+                self.lacked = self._lacks()
                 self.barked = True
                 self._process.kill()
                 return
             elif silent >= SILENT and not said:
                 said = True
                 log.warning(
-                    "FFmpeg (process %d) has done nothing for %g s; after %g s it is "
-                    "killed",
-                    *(self._process.pid, silent, self.timeout),
+                    "FFmpeg (process %d) has done nothing for %.1f s%s; it is killed "
+                    "after %g s",
+                    *(self._process.pid, silent, self._lacks(), self.timeout),
                 )
 
     def _cpu_seconds(self) -> float:
@@ -173,7 +177,8 @@ class Watchdog:
         thread, this = self._thread, threading.current_thread()
         if not sys.is_finalizing() and thread is not this and thread.is_alive():
             thread.join()
-        self._is_awaited = self._signs = bool  # (the old ones refer to our owner)
+        # (The old ones refer to our owner.)
+        self._is_awaited, self._signs, self._lacks = bool, bool, str
 
 
 class Run:
@@ -220,11 +225,24 @@ class Run:
             sent = [stream.stats.bytes_sent for stream in self.inputs]
             return sent, status.frames, status.size
 
-        self._watchdog = Watchdog(self.process, timeout, is_awaited, signs)
+        self._watchdog = Watchdog(self.process, timeout, is_awaited, signs, self._lacks)
         self._watchdog.start()  # (from now on `abort` ends it)
 
     def status(self) -> Status:
         return status_in(self._progress.text())
+
+    def _lacks(self) -> str:
+        """Say which input FFmpeg waits for, while it reads no more of the other."""
+        if self.audio is None:
+            return ""
+        both = [("picture", "video", self.video), ("sample", "audio", self.audio)]
+        for (what, name, lacking), (_, _, full) in (both, both[::-1]):
+            if full.stats.messages_queued and not _has_bytes(lacking):
+                return (
+                    f" while it waited for {what}s (send pictures and sound from two "
+                    f"tasks, and call close_{name}() after the last {what})"
+                )
+        return ""
 
     # -- its end ------------------------------------------------------------------
 
@@ -238,9 +256,8 @@ class Run:
         reason, log = "", self.process.stderr_tail
         if self._watchdog is not None and self._watchdog.barked:
             seconds = self._watchdog.timeout
-            reason = f"FFmpeg did nothing for {seconds:g} s and was ended"
-            if self.audio is not None:
-                reason += " (are picture and sound sent from two tasks?)"
+            lacked = self._watchdog.lacked
+            reason = f"FFmpeg did nothing for {seconds:g} s{lacked} and was ended"
         elif unfinished := _UNFINISHED.search(log):
             reason = f"FFmpeg failed: {unfinished['what']}"
         return failure(self.process.returncode, log, reason)
@@ -303,11 +320,11 @@ class Run:
             self._watchdog.stop()
 
 
-def _has_bytes(output: ReceiveStream) -> bool:
+def _has_bytes(pipe: SendStream | ReceiveStream) -> bool:
     """Can bytes be received?  May be called in any thread."""
     count = bytearray(4)
     try:
-        fcntl.ioctl(output.fileno(), termios.FIONREAD, count)
+        fcntl.ioctl(pipe.fileno(), termios.FIONREAD, count)
     except (OSError, ValueError):  # the stream is closed
         return True
     return any(count)

@@ -29,7 +29,7 @@ from aiozerocopy.ffmpeg.run import FFmpegError, Run, Status, Video, start
 from aiozerocopy.process import GRACE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from fractions import Fraction
 
     from typing_extensions import Self
@@ -118,6 +118,7 @@ class Writer(Video):
         self._destination: Destination | None = None
         self._closed = self._is_closing = False
         self._change = Change()  # of _is_closing
+        self._warn: Callable[[str], None] = partial(warnings.warn, stacklevel=4)
         if timeout is not None and not timeout > 0:
             raise ValueError(
                 f"timeout must be seconds, or None for no limit, not {timeout}"
@@ -162,9 +163,10 @@ class Writer(Video):
 
         Raises:
             FileNotFoundError: there is no FFmpeg.
-            ValueError: FFmpeg does not know the pixel format, or has no such encoder.
+            ValueError: FFmpeg does not know the pixel format, or has no such encoder,
+                or the film's name has no suffix.
             FileExistsError: the film exists, and is not to be replaced.
-            OSError: no file can be created there.
+            OSError: no file can be created there, or it is a folder.
         """
         if self._running is not None:
             raise RuntimeError(f"this {type(self).__name__} was opened before")
@@ -212,10 +214,7 @@ class Writer(Video):
         )
         if made.is_padded:
             width, height = (side + side % 2 for side in self.size)
-            warnings.warn(
-                f"4:2:0 has even sizes: the film is padded to {width}x{height}",
-                stacklevel=4,
-            )
+            self._warn(f"4:2:0 has even sizes: the film is padded to {width}x{height}")
         return made
 
     def _container(self, options: Sequence[str]) -> str:
@@ -268,8 +267,9 @@ class Writer(Video):
     async def send_audio(self, samples: AnyBuffer) -> None:
         """Send samples, with interleaved channels; then their memory is yours again.
 
-        Do that in a task of its own.  If the sound ends before the pictures, call
-        `close_audio` after the last samples.
+        An array has the shape ``(n, channels)``.  Send them in a task of its own.  Call
+        `close_audio` after the last samples, and `close_video` after the last picture,
+        as either may be the longer one.
 
         Raises: as `send`; RuntimeError if the Writer has no `Audio`.
         """
@@ -289,6 +289,13 @@ class Writer(Video):
         running = self._open_running()
         if running.audio is not None:
             await running.audio.aclose()
+
+    async def close_video(self) -> None:
+        """End the pictures, so that FFmpeg takes the rest of a longer sound.
+
+        Raises: as `send`.
+        """
+        await self._open_running().video.aclose()
 
     def _open_for_frames(
         self, planes: Sequence[AnyBuffer]
@@ -450,10 +457,13 @@ class Writer(Video):
         running = getattr(self, "_running", None)
         if running is None or self._closed or running.process._child.inherited:
             return
-        try:
-            warnings.warn(
-                f"unclosed {self!r}", ResourceWarning, stacklevel=1, source=self
-            )
+        try:  # (to keep what plays would take a second FFmpeg, and time)
+            what = f"unclosed {self!r}: FFmpeg is killed"
+            if self._destination is not None:
+                what += f", and what it wrote of {self.written_to} is deleted"
+            what += ". Close it, or use (async) with"
+            # (Python hides a ResourceWarning.)
+            warnings.warn(what, RuntimeWarning, stacklevel=1)
         finally:
             self.abort()
 

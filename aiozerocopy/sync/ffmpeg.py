@@ -13,6 +13,7 @@ import functools
 import itertools
 import math
 import os
+import sys
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
@@ -74,6 +75,7 @@ class Writer(_Film):
 
     send_audio: Final = blocking(ffmpeg.Writer.send_audio)
     close_audio: Final = blocking(ffmpeg.Writer.close_audio)
+    close_video: Final = blocking(ffmpeg.Writer.close_video)
     layout: Final = shown(ffmpeg.Writer, lambda film: film.layout)
     status: Final = shown(ffmpeg.Writer, lambda film: film.status)
     stats: Final = shown(ffmpeg.Writer, lambda film: film.stats)
@@ -84,6 +86,7 @@ class Writer(_Film):
 
     @_given_to(ffmpeg.Writer)
     def __init__(self, film: ffmpeg.Writer) -> None:
+        film._warn = _warning_of_caller()  # (else: of a line of the portal's loop)
         super().__init__(film)
 
     def send(self, *planes: AnyBuffer) -> None:
@@ -132,6 +135,21 @@ class Reader(_Film):
                 yield self.receive()
 
 
+def _warning_of_caller() -> Callable[[str], None]:
+    """Return a function that warns of the line that called this module."""
+    frame = sys._getframe()
+    while frame.f_globals is globals() and frame.f_back is not None:
+        frame = frame.f_back
+    return functools.partial(
+        warnings.warn_explicit,
+        category=UserWarning,
+        filename=frame.f_code.co_filename,
+        lineno=frame.f_lineno,
+        module=frame.f_globals.get("__name__"),
+        registry=frame.f_globals.setdefault("__warningregistry__", {}),
+    )
+
+
 def write(
     output: str | os.PathLike[str],
     frames: Iterable[Any],
@@ -145,8 +163,14 @@ def write(
     the first decide between gray, rgb24 and rgba; ``pix_fmt`` names another format.
     ``options`` are those of `Writer`.
 
-    Raises: as `Writer` and its ``send``; ValueError: there is no frame.
+    Raises: as `Writer` and its ``send``; ValueError: no frame, or a single array that
+        is one picture.
     """
+    shape: tuple[int, ...] = getattr(frames, "shape", ())
+    if len(shape) == 2 or (len(shape) == 3 and shape[-1] in (1, 3, 4)):
+        raise ValueError(
+            f"is this array {(*shape,)} one picture? For a film of it, write [picture]"
+        )
     rest = iter(frames)
     first = next(rest, None)
     if first is None:
@@ -176,6 +200,7 @@ async def _all_of(film: ffmpeg.Reader[Frame]) -> npt.NDArray[Any]:
     with extras.optional("sync.ffmpeg.read", "numpy"):
         import numpy
 
+    film._copies = False  # the result is a copy
     async with film:
         if film.layout is None:
             raise ffmpeg.FFmpegError("the film has no frames")

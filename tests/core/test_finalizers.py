@@ -301,6 +301,7 @@ def test_nothing_is_said_and_nothing_hangs_at_the_end(kept: str, place: str) -> 
     BIG = 1 << 20
     signal.alarm(10)
     warnings.simplefilter("ignore", ResourceWarning)
+    warnings.filterwarnings("ignore", "unclosed <Writer")
 
     async def rings():
         with tempfile.TemporaryDirectory() as folder:

@@ -4,6 +4,7 @@ Nothing hangs, and no process, thread, fd or slot of a pool remains.
 """
 
 import functools
+import gc
 import itertools
 import os
 import re
@@ -246,6 +247,24 @@ async def test_abort(ffmpeg: str, tmp_path: Path) -> None:
     await video.aclose()
     with pytest.raises(azc.StreamClosed):
         await video.send(picture(0))
+
+
+@pytest.mark.every_loop
+async def test_forgotten_writer_says_that_its_film_is_deleted(
+    ffmpeg: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.mp4"
+    path.write_text("mine")
+    video = await Writer(path, SIZE, ffmpeg=ffmpeg)
+    await video.send(picture(0))
+    pid = video.pid
+    says = f"unclosed <Writer 64x48 .*killed, and what it wrote of {path} is deleted"
+    with pytest.warns(RuntimeWarning, match=says):
+        del video
+        gc.collect()
+    assert is_gone(pid)
+    assert os.listdir(tmp_path) == ["a.mp4"]
+    assert path.read_text() == "mine"
 
 
 @pytest.mark.every_loop

@@ -5,6 +5,8 @@ by years.
 """
 
 import errno
+import io
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -160,6 +162,7 @@ async def test_reader_that_is_told_no_size(pretend: Callable[[str], str]) -> Non
         (np.empty((HEIGHT, 48), "f4"), ValueError, "dtype uint8, not of float32"),
         (np.empty((HEIGHT, 96), "u2"), ValueError, "dtype uint8, not of uint16"),
         (np.empty(SHAPE, "u1").transpose(1, 0, 2), ValueError, r"shape \(48, 64, 3\)"),
+        (np.ones(SHAPE, bool), ValueError, r"of bool: multiply it by np\.uint8\(255\)"),
         (Tensor(np.empty(SHAPE, "u1"), CUDA), BufferError, "copy it to the host"),
         ("frame", TypeError, "bytes-like"),
         (None, TypeError, "bytes-like"),
@@ -177,10 +180,68 @@ async def test_wrong_frames(frame: Any, kind: type[Exception], text: str) -> Non
 
 async def test_frames_of_a_wrong_pool() -> None:
     async with Writer(NULL, SIZE) as video:
-        for shape, dtype in (((WIDTH, HEIGHT, 3), "u1"), ((HEIGHT, 48), "float32")):
+        for shape, dtype in (
+            ((WIDTH, HEIGHT, 3), "u1"),
+            ((HEIGHT, 48), "float32"),
+            (SHAPE, "?"),
+        ):
             with azc.FramePool(shape, dtype) as pool:
                 with pytest.raises(ValueError, match="a frame of 64x48"):
                     await video.send(pool.acquire_nowait())
+
+
+@pytest.mark.parametrize(
+    ("pix_fmt", "dtype", "other"),
+    [
+        ("gray16le", "<u2", ">u2"),
+        ("gray16be", ">u2", "<u2"),
+        ("rgba64be", ">u2", "<u8"),
+        ("grayf32le", "<f4", ">f4"),
+        ("yuv420p10le", "<u2", ">u2"),
+    ],
+)
+async def test_frames_in_the_other_byte_order(
+    pix_fmt: str, dtype: str, other: str
+) -> None:
+    async with Writer(NULL, SIZE, pix_fmt=pix_fmt) as video:
+        for order, shape in (
+            (dtype, video.layout.shape),
+            (other, (HEIGHT, WIDTH) if other.endswith("8") else video.layout.shape),
+        ):
+            with azc.FramePool(shape, order) as pool:
+                for frame in (np.zeros(shape, order), pool.acquire_nowait()):
+                    if order == dtype:
+                        await video.send(frame)
+                        continue
+                    with pytest.raises(ValueError, match=r"is of dtype \S+, not of "):
+                        await video.send(frame)
+        await video.send(bytes(video.layout.nbytes))
+    assert video.status.frames == 3
+
+
+Y, U = np.zeros((HEIGHT, WIDTH), "u1"), np.zeros((HEIGHT // 2, WIDTH // 2), "u1")
+
+
+@pytest.mark.parametrize(
+    ("pix_fmt", "right", "wrong", "text"),
+    [
+        ("rgb24", [bytes(9000), bytes(216)], [Y, Y, Y], r"one array \(48, 64, 3\)"),
+        ("yuv420p", [Y, U, U], [U, Y, U], "of 3,072, 768, 768 bytes, not of 768, "),
+        ("yuv420p", [Y, bytes(2 * U.size)], [U, U, Y], "planes of 3,072, 768, 768"),
+        ("yuva420p", [Y, U, U, Y], [Y, Y, U, U], "planes of 3,072, 768, 768, 3,072"),
+        ("nv12", [Y, Y[::2]], [Y, U, U], "planes of 3,072, 1,536 bytes"),
+        ("gbrp", [Y, Y, Y], [Y[1:], Y[:1], Y, Y], "planes of 3,072, 3,072, 3,072"),
+        ("p010le", [Y.astype("u2"), Y[::2].astype("u2")], [Y, Y, Y], "of 6,144, 3,072"),
+    ],
+)
+async def test_frames_in_planes(
+    pix_fmt: str, right: list[Any], wrong: list[Any], text: str
+) -> None:
+    async with Writer(NULL, SIZE, pix_fmt=pix_fmt) as video:
+        with pytest.raises(ValueError, match=text):
+            await video.send(*wrong)
+        await video.send(*right)
+    assert video.status.frames == 1
 
 
 @pytest.mark.parametrize("dtype", ["u4", "i4", "u1"])
@@ -212,8 +273,12 @@ async def test_pixels_as_integers(dtype: str) -> None:
         ({"codec": 5}, TypeError, "codec must be a name such as 'libx264', not 5"),
         ({"colour": "bt709"}, TypeError, r"a Colour such as .*, not 'bt709'"),
         ({"output": []}, ValueError, "output is empty"),
+        ({"output": ""}, ValueError, "output is empty"),
         ({"output": "-"}, ValueError, "standard output"),
         ({"output": ["-f", "mp4", "pipe:1"]}, ValueError, "standard output"),
+        ({"output": {"a.mkv"}}, TypeError, r"list of arguments, not \{'a\.mkv'\}$"),
+        ({"audio": bytes(99)}, TypeError, r"a list of arguments, not b'.{9,30}'$"),
+        ({"audio": ["a.wav"] * 99}, ValueError, r"not \['a\.wav', .*, \.\.\.\]$"),
         ({"output": None}, TypeError, "the output is a path, a URL or a list of arg"),
         ({"options": "-an"}, TypeError, "options is a list of arguments, not '-an'"),
         ({"audio": 5}, TypeError, "an input is a path, a URL or a list of .*, not 5"),
@@ -234,6 +299,33 @@ def test_arguments_that_mean_nothing(
 ) -> None:
     with pytest.raises(error, match=text):
         Writer(**{"output": "a.mkv", "size": SIZE, **options})
+
+
+async def test_name_that_says_no_format(tmp_path: Path) -> None:
+    for name in ("film", "film.", "film.d/film", ".film.d/film."):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        for output in (path, str(path), f"file:{path}"):
+            with pytest.raises(ValueError, match=r"has no suffix, .*such as film\.mp4"):
+                await Writer(output, SIZE)
+        async with Writer(path, SIZE, options={"f": "matroska"}) as video:
+            await video.send(picture(0))
+    (tmp_path / "a.mp4").mkdir()
+    for folder in (tmp_path / "a.mp4", str(tmp_path), Path()):
+        with pytest.raises(IsADirectoryError, match="Is a directory: add the name"):
+            await Writer(folder, SIZE)
+
+
+def test_open_file_is_no_film(tmp_path: Path) -> None:
+    path = tmp_path / "a.mkv"
+    path.write_bytes(b"line\n" * 99)
+    with path.open("r+b") as opened:
+        file: Any
+        for file in (opened, io.BytesIO(bytes(99))):
+            for make in (Reader, lambda film: Writer(film, SIZE)):
+                with pytest.raises(TypeError, match=r"give the path of a file$"):
+                    make(file)
+            assert file.tell() == 0
 
 
 async def test_not_open() -> None:
@@ -384,10 +476,47 @@ async def test_audio_that_is_sent(ffmpeg: str, tmp_path: Path) -> None:
 async def test_sound_without_pictures_is_told(ffmpeg: str) -> None:
     """FFmpeg waits for a picture, and reads no more sound: the send fails."""
     video = await Writer(NULL, SIZE, audio=Audio(), timeout=0.2, ffmpeg=ffmpeg)
-    with pytest.raises(FFmpegError, match=r"did nothing.*from two tasks\?"):
+    says = r"did nothing for 0\.2 s while it waited for pictures .*call close_video"
+    with pytest.raises(FFmpegError, match=says):
         await video.send_audio(bytes(64 << 20))
     with pytest.raises(FFmpegError):
         await video.aclose()
+
+
+async def test_pictures_without_sound_are_told(
+    ffmpeg: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """FFmpeg waits for samples, and reads no more pictures."""
+    monkeypatch.setattr("aiozerocopy.ffmpeg.run.SILENT", 0.05)
+    video = await Writer(NULL, SIZE, audio=Audio(), timeout=0.2, ffmpeg=ffmpeg)
+    says = "while it waited for samples .*call close_audio"
+    with pytest.raises(FFmpegError, match=says):
+        while True:
+            await video.send(picture(0))
+    with pytest.raises(FFmpegError):
+        await video.aclose()
+    said = caplog.messages[-1]
+    assert re.search(f"nothing for 0\\.\\d s {says}", said)
+
+
+@pytest.mark.every_loop
+async def test_sound_that_is_longer_than_the_pictures(
+    ffmpeg: str, tmp_path: Path
+) -> None:
+    path, seconds = tmp_path / "a.mkv", 10
+    options = ["-c:a", "pcm_s16le"]
+    async with Writer(
+        path, SIZE, 30, options=options, audio=Audio(), ffmpeg=ffmpeg
+    ) as video:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(video.send_audio, bytes(seconds * 48_000 * 4))
+            await video.send(picture(0))
+            await video.close_video()
+        await video.close_video()
+        with pytest.raises(azc.StreamClosed):
+            await video.send(picture(0))
+    assert video.frames_written == 1
+    assert len(await audio_of(path)) == seconds * 48_000 * 4
 
 
 async def test_audio_from_a_file(ffmpeg: str, tmp_path: Path) -> None:
@@ -437,6 +566,11 @@ async def test_wrong_samples() -> None:
             (bytes(3), "3 bytes are not a whole number of samples"),
             (np.zeros(4, "f4"), "s16le are not of dtype float32"),
             (np.zeros(4, "f2"), "s16le are not of dtype float16"),
+            (np.zeros(4, ">i2"), "s16le are not of dtype >i2"),
+            (np.zeros(4, "u2"), "s16le are not of dtype uint16"),
+            (np.zeros(4, "i1"), "s16le are not of dtype int8"),
+            (np.zeros((2, 8), "i2"), r"shape \(n, 2\), not \(2, 8\): transpose them"),
+            (np.zeros((8, 1), "i2"), r"shape \(n, 2\), not \(8, 1\)$"),
         ):
             with pytest.raises(ValueError, match=text):
                 await video.send_audio(samples)
@@ -444,6 +578,15 @@ async def test_wrong_samples() -> None:
             await video.send_audio(np.zeros(8, "i2")[::2])
         await video.send(picture(0))
         await video.send_audio(np.zeros((800, 2), "i2"))
+    mono = Audio("f32le", channels=1)
+    for dtype in ("i4", "u4", ">f4", "f8", "?"):
+        with pytest.raises(ValueError, match="f32le are not of dtype"):
+            mono.check(np.zeros(8, dtype))
+    for right in (np.zeros(8, "u1"), np.zeros((1, 8), "f4"), np.zeros((8, 1), "f4")):
+        mono.check(right)
+    with azc.FramePool((800, 2), "int16") as pool:
+        Audio().check(pool.acquire_nowait())
+    Audio("s24be", channels=2).check(np.zeros((8, 2), "V3"))
     with pytest.raises(ValueError, match="unknown sample format"):
         Audio("mp3")
     with pytest.raises(ValueError, match="must be at least 1"):

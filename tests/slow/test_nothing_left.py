@@ -302,7 +302,8 @@ async def _(folder: Path) -> AsyncIterator[Any]:
 # ---- FFmpeg, screens, pictures ------------------------------------------------------
 
 
-@case("Writer.send", "Writer.put", "Writer.send_audio", "Writer.close_audio")
+@case("Writer.send", "Writer.put", "Writer.close_video")
+@case("Writer.send_audio", "Writer.close_audio")
 @case("Writer.aclose", "Writer.__aexit__", "Video.__aenter__")
 async def _(folder: Path) -> AsyncIterator[Any]:
     need_ffmpeg()
@@ -315,6 +316,7 @@ async def _(folder: Path) -> AsyncIterator[Any]:
             await writer.send_audio(bytes(sound.rate // 5))
             await writer.close_audio()
             await writer.send(PICTURE)
+            await writer.close_video()
 
     yield write
 
@@ -465,7 +467,7 @@ async def test_cancelled_at_every_await(name: str, tmp_path: Path) -> None:
     await cancelled_everywhere(play, tmp_path)
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:unclosed")
 @pytest.mark.parametrize("name", [name for name in SCENES if "lose" not in NEVER[name]])
 async def test_scene_is_cancelled_at_every_await(name: str, tmp_path: Path) -> None:
     """Objects made before the cancel are dropped with their frames."""
@@ -669,6 +671,7 @@ async def test_nothing_is_left(name: str, end: Any, tmp_path: Path) -> None:
     said: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("always", ResourceWarning)
+        warnings.filterwarnings("always", "unclosed", RuntimeWarning)
         # (a record of the warnings would keep their objects)
         warnings.showwarning = lambda message, *_, **__: said.append(str(message))
         async with nothing_left():

@@ -40,6 +40,25 @@ def test_film_and_back(tmp_path: Path, channels: int) -> None:
     assert np.array_equal(seen.reshape(made.shape), made)
 
 
+def test_single_picture_is_no_film(tmp_path: Path) -> None:
+    path, picture = tmp_path / "film.mkv", pictures(1)[0]
+    for one in (picture, picture[..., :1], picture[..., 0]):
+        with pytest.raises(ValueError, match=r"one picture\?.* write \[picture\]"):
+            sync.ffmpeg.write(path, one)
+    sync.ffmpeg.write(path, [picture], codec="ffv1")
+    copied: dict[str, Any] = {"copy": True}  # as the result is in any case
+    assert np.array_equal(sync.ffmpeg.read(path, **copied), [picture])
+
+
+def test_warning_names_the_line_of_the_caller(tmp_path: Path) -> None:
+    path, odd = tmp_path / "film.mp4", pictures(2)[:, 1:]
+    with pytest.warns(UserWarning, match="padded to 160x120") as told:
+        sync.ffmpeg.write(path, odd)
+        sync.ffmpeg.Writer(path, (160, 119)).abort()
+    assert [each.filename for each in told] == [__file__] * 2
+    assert told[1].lineno == told[0].lineno + 1
+
+
 def test_frame_after_frame(tmp_path: Path) -> None:
     path, made = tmp_path / "film.mkv", pictures(20)
     with sync.ffmpeg.Writer(path, SIZE, fps=10, codec="ffv1") as film:
@@ -110,6 +129,7 @@ def test_picture_and_sound_from_two_threads(tmp_path: Path) -> None:
         thread.start()
         for frame in pictures(20):
             film.send(frame)
+        film.close_video()
         thread.join()
     assert film.frames_written == 20
 
