@@ -53,8 +53,8 @@ class Listener:
 
     def own_file(self) -> None:
         """Own the file at its address, which `close` will remove."""
-        self.file = os.path.abspath(self.address)
-        self.inode = _inode(self.file)
+        file = os.path.abspath(self.address)
+        self.file, self.inode = file, _inode(file)
 
     def close(self) -> None:
         """Stop listening, and remove the file unless another server has replaced it, or

@@ -108,8 +108,9 @@ async def create_unix_server(
         elif sock is not None:
             check_unix(sock)
             listeners.append(listener := _taken(sock, backlog))
-            if listener.address and listener.address[0] != "\0":
-                listener.own_file()
+            if listener.address[:1] not in ("", b"", "\0", b"\0"):
+                with contextlib.suppress(OSError):  # no file where it was bound
+                    listener.own_file()
         else:
             raise ValueError("path was not specified, and no sock specified")
         if not cleanup_socket:

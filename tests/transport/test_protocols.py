@@ -5,6 +5,7 @@ import contextvars
 import errno
 import gc
 import mmap
+import os
 import select
 import socket
 import weakref
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 from accepting import Failing
-from links import BIG, others_wait, until
+from links import BIG, linux_only, others_wait, until
 from oracle import message, payload, poison
 from transports import HOST, Echo, End, Filler, Recorder, both_loops, kept, opened
 
@@ -589,6 +590,31 @@ async def test_unix_over_given_sockets(tmp_path: Path) -> None:
         ours.connect(str(tmp_path / "socket"))
         _, client = await azt.create_unix_connection(Recorder, sock=ours)
         await leave(client)
+
+
+@linux_only
+async def test_unix_server_over_a_socket_whose_file_is_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has an abstract name, or was bound in another folder, or has no file left."""
+    abstract = f"\0aiozerocopy-given-{os.getpid()}"
+    bound = tmp_path / "socket"
+    for name, place in ((abstract, abstract), ("socket", str(bound)), ("socket", None)):
+        monkeypatch.chdir(tmp_path)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(name)
+        monkeypatch.chdir("/")
+        if place is None:
+            bound.unlink()
+        options: dict[str, Any] = {"sock": listener, "cleanup_socket": True}
+        async with await azt.create_unix_server(Recorder, **options) as server:
+            assert server.is_serving()
+            if place is not None:
+                _, client = await azt.create_unix_connection(Recorder, place)
+                await leave(client)
+        assert listener.fileno() == -1
+        assert bound.exists() == (place == str(bound))
+        bound.unlink(missing_ok=True)
 
 
 # ---- connecting ---------------------------------------------------------------------
