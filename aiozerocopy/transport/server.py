@@ -9,7 +9,7 @@ import socket
 import sys
 from asyncio.trsock import TransportSocket
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._net.listening import EXHAUSTED, Listener, listen_tcp, listen_unix
 from aiozerocopy.transport.connections import check_stream, check_unix
@@ -213,7 +213,7 @@ class Server(asyncio.AbstractServer):
             return  # the client is the parent's
         for _ in range(self._burst):
             try:
-                sock, _ = listener.sock.accept()
+                sock, address = listener.sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -221,15 +221,17 @@ class Server(asyncio.AbstractServer):
                     raise
                 self._pause(listener, error)
                 return
-            self._take(sock)
+            self._take(sock, address)
             if listener.sock.fileno() < 0:  # the protocol has closed the server
                 return
 
-    def _take(self, sock: socket.socket) -> None:
+    def _take(self, sock: socket.socket, address: Any) -> None:
         transport: SocketTransport | None = None
         with sock:  # (a transport detaches the fd from it)
             try:
                 transport = transport_over(sock, self._factory())
+                # (getpeername fails if the client has reset the connection)
+                transport._extra["peername"] = address
                 transport.on_lost = partial(self._left, transport)
                 self._clients.add(transport)
                 transport.begin()

@@ -8,6 +8,7 @@ import mmap
 import os
 import select
 import socket
+import struct
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -470,6 +471,22 @@ async def test_a_server_and_its_clients(end: str) -> None:
     for client in clients:
         assert await client.lost is None
     await server.wait_closed()
+
+
+@linux_only  # (others tell accept of the reset)
+@both_loops
+async def test_client_that_has_reset_the_connection_has_an_address() -> None:
+    servers, factory = kept(Recorder)
+    server = await azt.create_server(factory, HOST, 0, start_serving=False)
+    async with server:
+        with socket.create_connection(server.sockets[0].getsockname()) as client:
+            address = client.getsockname()
+            linger = struct.pack("ii", 1, 0)  # close resets the connection
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        await server.start_serving()
+        await until(lambda: servers)
+        assert servers[0].transport.get_extra_info("peername") == address
+        assert isinstance(await servers[0].lost, ConnectionResetError)
 
 
 @both_loops
