@@ -31,7 +31,7 @@ PAUSE = 1.0  # seconds without accepting, when fds or memory are exhausted
 async def create_server(
     protocol_factory: Factory,
     host: str | Sequence[str] | None = None,
-    port: int | None = None,
+    port: int | str | None = None,
     *,
     family: int = socket.AF_UNSPEC,
     flags: int = socket.AI_PASSIVE,
@@ -52,7 +52,7 @@ async def create_server(
 
     Raises:
         OSError: listening failed; the text names the host and the port.
-        ValueError: the arguments contradict each other.
+        ValueError: the arguments contradict each other, or no port has this number.
     """
     secure = for_server(ssl, (ssl_handshake_timeout, ssl_shutdown_timeout))
     server = Server(protocol_factory, secure, backlog)

@@ -15,9 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from accepting import Failing
-from links import BIG, linux_only, others_wait, until
+from links import BIG, free_port, linux_only, others_wait, until
 from oracle import message, payload, poison
 from transports import HOST, Echo, End, Filler, Recorder, both_loops, kept, opened
 
@@ -669,10 +670,83 @@ async def test_names_and_local_addresses() -> None:
             {"host": "localhost", "happy_eyeballs_delay": 0.1},
             {"host": "localhost", "family": socket.AF_INET},
             {"host": HOST, "local_addr": ("127.0.0.1", 0)},
+            {"host": HOST, "local_addr": ("127.0.0.1", "0")},
+            {"host": HOST, "local_addr": ("127.0.0.1", None)},
+            {"host": HOST, "local_addr": (None, 0)},
+            {"host": HOST, "local_addr": ("", 0)},
+            {"host": "localhost", "local_addr": ("localhost", "0")},
             {"host": HOST, "flags": socket.AI_NUMERICHOST},
         ):
             _, client = await azt.create_connection(Recorder, port=port, **options)
             await leave(client)
+
+
+@linux_only
+async def test_local_name_is_looked_up_by_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`bind` would hold the loop up.  An address must have the family, and be free."""
+    v4, v6, kind = socket.AF_INET, socket.AF_INET6, socket.SOCK_STREAM
+    found = [(v6, "::1"), (v4, "192.0.2.1"), (v4, "127.0.0.2")]
+
+    async def find(name: str, port: int, **_: object) -> list[object]:
+        assert name == "mine"
+        return [(family, kind, 6, "", (host, port)) for family, host in found]
+
+    monkeypatch.setattr(anyio, "getaddrinfo", find)
+    async with await azt.create_server(Recorder, HOST, 0) as server:
+        connect = partial(
+            azt.create_connection,
+            *(Recorder, *server.sockets[0].getsockname()),
+            local_addr=("mine", 0),
+        )
+        _, client = await connect()
+        assert client.transport.get_extra_info("sockname")[0] == "127.0.0.2"
+        await leave(client)
+        for says in (os.strerror(errno.EADDRNOTAVAIL), "no local address of this"):
+            found.pop()
+            with pytest.raises(OSError, match=rf"from \('mine', 0\): .*\({says}"):
+                await connect()
+
+
+async def test_address_of_an_ipv6_socket_is_a_local_address() -> None:
+    """It has four parts."""
+    try:
+        server = await azt.create_server(Recorder, "::1", 0)
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
+    async with server:
+        host, port, *scope = server.sockets[0].getsockname()
+        local: Any = (host, 0, *scope)
+        _, client = await azt.create_connection(Recorder, host, port, local_addr=local)
+        await leave(client)
+
+
+async def test_port_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number, or the name of a service."""
+    number = free_port()
+
+    async def find(host: str, port: str, **_: object) -> list[object]:
+        assert (host, port) == (HOST, "render-farm")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (HOST, number))]
+
+    monkeypatch.setattr(anyio, "getaddrinfo", find)
+    for port in ("render-farm", str(number)):
+        async with await azt.create_server(Recorder, HOST, port) as server:
+            assert server.sockets[0].getsockname() == (HOST, number)
+            _, client = await azt.create_connection(Recorder, HOST, port)
+            await leave(client)
+    async with await azt.create_server(Recorder, HOST, "0") as server:
+        assert server.sockets[0].getsockname()[1] > 0
+
+
+@pytest.mark.parametrize("host", [HOST, "localhost"])
+@pytest.mark.parametrize("port", [70000, "70000"])
+async def test_port_that_does_not_exist(host: str, port: Any) -> None:
+    """glibc would take 70000 for 4464."""
+    for call in (azt.create_server, azt.create_connection):
+        with pytest.raises(ValueError, match=r"from 0 to 65535, not 70000$"):
+            await call(Recorder, host, port)
 
 
 async def test_all_errors() -> None:
