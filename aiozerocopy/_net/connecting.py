@@ -15,7 +15,7 @@ import os
 import socket
 import sys
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from aiozerocopy._core.sending import Concurrent
     from aiozerocopy.streams import Stream, UnixStream
 
-    SocketAddress = tuple[str, int]
-    Candidate = tuple[socket.AddressFamily, SocketAddress]
+    Candidate = tuple[socket.AddressFamily, tuple[Any, ...]]
 
 LAST_PORT = 65535
 DELAY = 0.25  # seconds until the next of a host's addresses is tried, too
@@ -266,9 +265,14 @@ async def look_up(
 ) -> list[Candidate]:
     """Return all addresses of a host, the best one first (see `interleaved`).
 
-    An IP address is not looked up.  Options and errors: as `anyio.getaddrinfo`.
+    An IP address without a scope is not looked up.  Options and errors: as
+    `anyio.getaddrinfo`, and as `check_port` for a number that no port has.
     """
-    if host and isinstance(port, int) and not flags:
+    if isinstance(port, str) and port.isdecimal():
+        port = int(port)
+    if isinstance(port, int):
+        check_port(port)  # (glibc takes 70000 for 4464)
+    if isinstance(host, str) and isinstance(port, int) and "%" not in host:
         with contextlib.suppress(ValueError):  # (the host is a name)
             is_v6 = ipaddress.ip_address(host).version == 6
             kind = socket.AF_INET6 if is_v6 else socket.AF_INET
@@ -283,8 +287,14 @@ async def look_up(
     )
     if not found:
         raise OSError("getaddrinfo() returned empty list")
-    candidates = dict.fromkeys((family, address) for family, *_, address in found)
+    candidates = dict.fromkeys((family, _scoped(*at)) for family, *_, at in found)
     return interleaved(list(candidates), first)
+
+
+def _scoped(host: str, port: int) -> tuple[Any, ...]:
+    """Return anyio's form of an address, such as fe80::1%2, in the form of sockets."""
+    host, _, scope = host.partition("%")
+    return (host, port, 0, int(scope)) if scope else (host, port)
 
 
 def interleaved(candidates: Sequence[Candidate], first: int) -> list[Candidate]:
@@ -302,10 +312,13 @@ def interleaved(candidates: Sequence[Candidate], first: int) -> list[Candidate]:
 
 
 async def connect_first(
-    candidates: Sequence[Candidate], local: SocketAddress | None, delay: float | None
+    candidates: Sequence[Candidate],
+    local: Sequence[Candidate] | None,
+    delay: float | None,
 ) -> socket.socket:
     """Return a socket that is connected to the first candidate to answer.
 
+    It is bound to the first of the ``local`` addresses that has its family and is free.
     The next one is also tried after ``delay`` seconds (None: never), and at once when
     one fails.  All other sockets are closed.
 
@@ -359,13 +372,15 @@ def _nobody_answered(failures: Sequence[tuple[Candidate, OSError]]) -> OSError:
     return failure
 
 
-async def _connect(candidate: Candidate, local: SocketAddress | None) -> socket.socket:
+async def _connect(
+    candidate: Candidate, local: Sequence[Candidate] | None
+) -> socket.socket:
     family, address = candidate
     sock = socket.socket(family)
     try:
         sock.setblocking(False)
         if local is not None:
-            sock.bind(local)
+            _bind(sock, local)
         with contextlib.suppress(BlockingIOError):  # connecting takes a while
             sock.connect(address)
         await anyio.wait_writable(sock)
@@ -375,3 +390,14 @@ async def _connect(candidate: Candidate, local: SocketAddress | None) -> socket.
         sock.close()
         raise
     return sock
+
+
+def _bind(sock: socket.socket, places: Sequence[Candidate]) -> None:
+    failure = Failure(OSError(errno.EAFNOSUPPORT, "no local address of this family"))
+    for family, address in places:
+        if family == sock.family:
+            try:
+                return sock.bind(address)
+            except OSError as error:
+                failure = Failure(error)
+    raise failure.again()

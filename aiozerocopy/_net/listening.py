@@ -11,14 +11,14 @@ import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
 from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.failure import Failure
-from aiozerocopy._net.connecting import bracketed, limit_silence, located
+from aiozerocopy._net.connecting import bracketed, limit_silence, located, look_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from aiozerocopy._net.connecting import Candidate
 
 # errno of accept, when there are no fds or no memory: pause, and try again.
 EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -53,8 +53,8 @@ class Listener:
 
     def own_file(self) -> None:
         """Own the file at its address, which `close` will remove."""
-        self.file = os.path.abspath(self.address)
-        self.inode = _inode(self.file)
+        file = os.path.abspath(self.address)
+        self.file, self.inode = file, _inode(file)
 
     def close(self) -> None:
         """Stop listening, and remove the file unless another server has replaced it, or
@@ -74,7 +74,7 @@ def _inode(path: str | bytes) -> tuple[int, int]:
 
 async def listen_tcp(
     host: str | Sequence[str] | None,
-    port: int,
+    port: int | str,
     backlog: int,
     reuse_port: bool,
     *,
@@ -90,38 +90,36 @@ async def listen_tcp(
     Raises: OSError, with host and port in its text.
     """
     hosts = [host or ""] if host is None or isinstance(host, str) else host
-    found: list[tuple[Any, ...]] = []
+    found: list[Candidate] = []
     try:
         for each in hosts:
-            found += await anyio.getaddrinfo(
-                each or None, port, family=family, type=socket.SOCK_STREAM, flags=flags
-            )
+            found += await look_up(each, port, 0, family=family, flags=flags)
         options = [socket.SO_REUSEADDR] * reuse_address
         options += [socket.SO_REUSEPORT] * reuse_port
-        places = list(dict.fromkeys((family, at[0]) for family, *_, at in found))
-        for _ in range(PORTS if port == 0 else 0):
+        places = list(dict.fromkeys(found))
+        for _ in range(PORTS if any(at[1] == 0 for _, at in places) else 0):
             with contextlib.suppress(OSError):
-                return _listen_on_all(places, port, backlog, options, dead_after)
-        return _listen_on_all(places, port, backlog, options, dead_after)
+                return _listen_on_all(places, backlog, options, dead_after)
+        return _listen_on_all(places, backlog, options, dead_after)
     except OSError as error:
         where = ", ".join(f"{bracketed(each or '*')}:{port}" for each in hosts)
         raise located(error, f"cannot listen on {where}") from error
 
 
 def _listen_on_all(
-    places: list[tuple[socket.AddressFamily, str]],
-    port: int,
+    places: list[Candidate],
     backlog: int,
     options: list[int],
     dead_after: float | None,
 ) -> list[Listener]:
     """Listen on one port of all addresses that this machine has."""
     listeners: list[Listener] = []
+    chosen = 0  # the port, once it is known
     missing: Failure[OSError] | None = None
     with contextlib.ExitStack() as undo:
-        for family, host in places:
+        for family, (host, port, *scope) in places:
             try:
-                sock = _bound(family, (host, port), options)
+                sock = _bound(family, (host, chosen or port, *scope), options)
             except OSError as error:  # noqa: PERF203
                 if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                     raise
@@ -130,7 +128,7 @@ def _listen_on_all(
                 undo.callback(sock.close)
                 limit_silence(sock, dead_after)
                 sock.listen(backlog)
-                port = sock.getsockname()[1]
+                chosen = sock.getsockname()[1]
                 listeners.append(Listener(sock, sock.getsockname()[:2]))
         if missing is not None and not listeners:
             raise missing.again()
@@ -139,7 +137,7 @@ def _listen_on_all(
 
 
 def _bound(
-    family: socket.AddressFamily, address: tuple[str, int], options: list[int]
+    family: socket.AddressFamily, address: tuple[Any, ...], options: list[int]
 ) -> socket.socket:
     sock = socket.socket(family)
     try:

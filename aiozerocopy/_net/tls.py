@@ -204,6 +204,7 @@ class TLSStream(MessageStream, ByteStream):
         self._turns = Turns()  # of the calls that send
         self._received = Change()
         self._is_hearing = self._is_receiving = False  # True: a task is
+        self._is_discarding = False  # `aclose` receives now
         self._has_hole = False  # an exception came between decryption and counting
         self._is_cut = False  # a message has begun, and its end was not sent
 
@@ -338,6 +339,8 @@ class TLSStream(MessageStream, ByteStream):
             nonlocal is_mine, filled
             await enter()
             waiter = self._stream._enter()
+            if self._is_receiving and self._is_discarding:
+                raise StreamClosed("the stream is being closed")
             if self._is_receiving:
                 raise anyio.BusyResourceError("reading from")
             if self._has_hole:
@@ -476,9 +479,12 @@ class TLSStream(MessageStream, ByteStream):
         memory = bytearray(RECEIVE_SIZE)
         with (
             anyio.move_on_after(self._patience),
-            contextlib.suppress(anyio.EndOfStream, anyio.BusyResourceError),
+            contextlib.suppress(anyio.EndOfStream),
         ):
             while True:
+                while self._is_receiving:  # (the goodbye may come to another task)
+                    await self._received.next()
+                self._is_discarding = True
                 await self.receive_into(memory)
 
     async def __aexit__(self, *error: object) -> None:

@@ -70,6 +70,7 @@ class StreamListener(BaseListener):
         self._sockets: list[Listening] | None = None  # None: it does not listen
         self._loop: asyncio.AbstractEventLoop
         self._tasks: set[asyncio.Task[None]] = set()
+        self._linking: set[Stream] = set()  # those that are no comms yet
         self._is_exhausted = False
 
     # -- start and stop -----------------------------------------------------------
@@ -98,6 +99,8 @@ class StreamListener(BaseListener):
                 self._loop.remove_reader(each.sock)
                 each.close()
         self._sockets = None
+        for stream in tuple(self._linking):
+            stream.abort()
 
     async def _listen(self, backlog: int) -> list[Listening]:
         raise NotImplementedError
@@ -148,7 +151,9 @@ class StreamListener(BaseListener):
         try:
             local = self.prefix + location_of(stream._raw_socket.getsockname())
             peer = self.prefix + location_of(address)
-            link = await self._link(stream, peer)
+            self._linking.add(stream)
+            link = await self._link(stream, peer) if self._sockets else None
+            self._linking.discard(stream)
             if link is None or self._sockets is None:
                 stream.abort()
                 return
@@ -160,6 +165,7 @@ class StreamListener(BaseListener):
             comm._most = MEMORY_LIMIT
         except BaseException as error:
             what.abort()
+            self._linking.discard(stream)
             if not isinstance(error, (CommClosedError, TimeoutError)):
                 raise
             logger.info("no handshake: %s", str(error) or f"{what!r} took too long")

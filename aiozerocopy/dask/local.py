@@ -67,6 +67,9 @@ if TYPE_CHECKING:
 # A socket's events after its peer has left.  (POLLRDHUP on Linux, POLLHUP on macOS.)
 _GONE = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
+# The exceptions of a pipe that has failed: here (no free fds, say), or at the sender.
+_FAILED = (anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead)
+
 LARGE = 2 << 20  # bytes: a smaller message gains nothing by the pipe
 LOOK = 1.0  # seconds between two looks at the socket
 
@@ -170,7 +173,7 @@ class LocalStream:
         frames = None
         if self._pipe is not None:
             with (
-                contextlib.suppress(anyio.BrokenResourceError),  # no free fds, say
+                contextlib.suppress(*_FAILED),
                 self._watch_peer(self._pipe, 0),
             ):
                 frames = await receive_rest(self._pipe, first, most)

@@ -52,7 +52,7 @@ async def open_unix_connection(
 async def start_server(
     client_connected_cb: Connected,
     host: str | Sequence[str] | None = None,
-    port: int | None = None,
+    port: int | str | None = None,
     *,
     limit: int = LIMIT,
     **options: Any,

@@ -7,6 +7,7 @@ import asyncio
 import socket
 import ssl as tls
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiozerocopy._net.connecting import (
@@ -40,7 +41,7 @@ async def create_connection(
     proto: int = 0,
     flags: int = 0,
     sock: socket.socket | None = None,
-    local_addr: tuple[str, int] | None = None,
+    local_addr: tuple[str | None, int | str | None] | None = None,
     server_hostname: str | None = None,
     ssl_handshake_timeout: float | None = None,
     ssl_shutdown_timeout: float | None = None,
@@ -56,7 +57,7 @@ async def create_connection(
         OSError: no server answered; host and port are in the text, and the addresses if
             many were tried.  With ``all_errors``, an ExceptionGroup of all errors.
         ssl.SSLError, ConnectionError: the TLS handshake failed.
-        ValueError: the arguments contradict each other.
+        ValueError: the arguments contradict each other, or no port has this number.
     """
     timeouts = (ssl_handshake_timeout, ssl_shutdown_timeout)
     secure = for_client(ssl, host, server_hostname, timeouts)
@@ -73,10 +74,14 @@ async def create_connection(
     if local_addr is not None:
         place += f" from {local_addr}"
     try:
-        candidates = await look_up(
-            host, port, interleave, family=family, proto=proto, flags=flags
-        )
-        sock = await connect_first(candidates, local_addr, happy_eyeballs_delay)
+        look = partial(look_up, family=family, proto=proto)
+        candidates = await look(host, port, interleave, flags=flags)
+        local = None
+        if local_addr is not None:
+            found = await look(*local_addr[:2], 0, flags=flags | socket.AI_PASSIVE)
+            scope = local_addr[2:]  # (of an IPv6 socket's own address)
+            local = [(kind, (*at[:2], *(scope or at[2:]))) for kind, at in found]
+        sock = await connect_first(candidates, local, happy_eyeballs_delay)
     except OSError as error:
         cause = error.__cause__
         if all_errors and cause is not None and sys.version_info >= (3, 11):

@@ -9,7 +9,7 @@ import socket
 import sys
 from asyncio.trsock import TransportSocket
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._net.listening import EXHAUSTED, Listener, listen_tcp, listen_unix
 from aiozerocopy.transport.connections import check_stream, check_unix
@@ -31,7 +31,7 @@ PAUSE = 1.0  # seconds without accepting, when fds or memory are exhausted
 async def create_server(
     protocol_factory: Factory,
     host: str | Sequence[str] | None = None,
-    port: int | None = None,
+    port: int | str | None = None,
     *,
     family: int = socket.AF_UNSPEC,
     flags: int = socket.AI_PASSIVE,
@@ -52,7 +52,7 @@ async def create_server(
 
     Raises:
         OSError: listening failed; the text names the host and the port.
-        ValueError: the arguments contradict each other.
+        ValueError: the arguments contradict each other, or no port has this number.
     """
     secure = for_server(ssl, (ssl_handshake_timeout, ssl_shutdown_timeout))
     server = Server(protocol_factory, secure, backlog)
@@ -108,8 +108,9 @@ async def create_unix_server(
         elif sock is not None:
             check_unix(sock)
             listeners.append(listener := _taken(sock, backlog))
-            if listener.address and listener.address[0] != "\0":
-                listener.own_file()
+            if listener.address[:1] not in ("", b"", "\0", b"\0"):
+                with contextlib.suppress(OSError):  # no file where it was bound
+                    listener.own_file()
         else:
             raise ValueError("path was not specified, and no sock specified")
         if not cleanup_socket:
@@ -212,7 +213,7 @@ class Server(asyncio.AbstractServer):
             return  # the client is the parent's
         for _ in range(self._burst):
             try:
-                sock, _ = listener.sock.accept()
+                sock, address = listener.sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -220,15 +221,17 @@ class Server(asyncio.AbstractServer):
                     raise
                 self._pause(listener, error)
                 return
-            self._take(sock)
+            self._take(sock, address)
             if listener.sock.fileno() < 0:  # the protocol has closed the server
                 return
 
-    def _take(self, sock: socket.socket) -> None:
+    def _take(self, sock: socket.socket, address: Any) -> None:
         transport: SocketTransport | None = None
         with sock:  # (a transport detaches the fd from it)
             try:
                 transport = transport_over(sock, self._factory())
+                # (getpeername fails if the client has reset the connection)
+                transport._extra["peername"] = address
                 transport.on_lost = partial(self._left, transport)
                 self._clients.add(transport)
                 transport.begin()

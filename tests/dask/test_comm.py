@@ -12,7 +12,7 @@ import ssl
 import struct
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -463,8 +463,19 @@ async def test_listener_that_stops_leaves_comms_alone(plain: Pair) -> None:
     assert await plain.other.read() == "x"
 
 
-async def test_client_of_a_listener_that_just_stopped_is_closed() -> None:
-    listener: Any = await listen("azc://127.0.0.1", print)
+@pytest.fixture
+def patient() -> Iterator[None]:
+    """Let a handshake take as long as it likes."""
+    with dask.config.set({"distributed.comm.timeouts.connect": "1h"}):
+        yield
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("scheme", ["azc", "azc+tls"])
+async def test_client_of_a_listener_that_just_stopped_is_closed(
+    scheme: str, mutual: dict[str, Any]
+) -> None:
+    listener: Any = await listen(place(scheme), print, **mutual["listen"])
     host, port = listener.get_host_port()
     stopped = asyncio.Event()
     accept = listener._serve
@@ -529,6 +540,21 @@ async def test_stranger_is_refused_on_either_side(
         with pytest.raises(CommClosedError):
             await connect(address, ssl_context=stranger)
     assert "TLS with azc+tls://" in caplog.text
+
+
+@pytest.mark.usefixtures("patient")
+async def test_listener_that_stops_closes_what_is_in_the_handshake(
+    mutual: dict[str, Any],
+) -> None:
+    listener: Any = await listen(place("azc+tls"), print, **mutual["listen"])
+    reader, writer = await asyncio.open_connection(*listener.get_host_port())
+    await until(lambda: listener._tasks)
+    await others_wait()
+    listener.stop()
+    assert await reader.read() == b""
+    await until(lambda: not listener._tasks)
+    writer.close()
+    await writer.wait_closed()
 
 
 async def test_handshake_that_is_cancelled_leaves_no_connection() -> None:

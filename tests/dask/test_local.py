@@ -30,6 +30,7 @@ np = pytest.importorskip("numpy")
 from distributed.comm.core import CommClosedError  # noqa: E402
 from distributed.protocol.serialize import to_serialize  # noqa: E402
 
+from aiozerocopy import StreamBroken  # noqa: E402
 from aiozerocopy._core.binding import PORTABLE  # noqa: E402
 from aiozerocopy.dask import loan as loan_module  # noqa: E402
 from aiozerocopy.dask import local  # noqa: E402
@@ -281,10 +282,10 @@ async def test_sender_without_fds_uses_the_socket(comms: Comms) -> None:
     assert (await asyncio.gather(other.read(), written(one)))[1]  # with fds
 
 
-async def written(comm: Any) -> bool:
+async def written(comm: Any, seed: int = 0) -> bool:
     """Write a large message; return whether the pipe was used."""
     before = comm.stream._stream.stats.bytes_sent
-    await comm.write(message(BIG))
+    await comm.write(message(BIG, seed))
     return bool(comm.stream._stream.stats.bytes_sent - before < 100)
 
 
@@ -380,7 +381,7 @@ HOSTILE: dict[str, Callable[[socket.socket], object]] = {
     "more than fits into memory": _lend(1 << 62, b""),
     "a strange word": _lend(FIRST, REST, b"?"),
     "the end in place of the word": _the_end_in_place_of_the_word,
-    "the end in the pipe": _lend(FIRST, REST[:-1]),
+    "the end in the pipe": _lend(FIRST, REST[:-1], WHOLE),
     "nonsense in the pipe": _lend(64, b"\xff" * 64, WHOLE),
 }
 
@@ -394,11 +395,11 @@ async def test_peer_that_breaks_the_rules(attack: str) -> None:
 
 
 @pytest.mark.parametrize("fds", [0, 1, 2])
-async def test_message_that_is_sent_again(fds: int, comms: Comms) -> None:
-    """This holds without the pipe, and with too many fds.
-
-    With the pipe, whose data ends in the middle, the receiver raises.
-    """
+@pytest.mark.parametrize("part", [0, 12, None])
+async def test_message_that_is_sent_again(
+    fds: int, part: int | None, comms: Comms
+) -> None:
+    """Without the pipe, with one that ends too soon or not, or with too many fds."""
     one, other = comms
     peer = socket.socket(fileno=os.dup(one.stream.fileno()))
     buffers, _ = pack([b"\x80", b"\x93\x01\x02\x03" * 9])
@@ -406,16 +407,35 @@ async def test_message_that_is_sent_again(fds: int, comms: Comms) -> None:
     read_fd, write_fd = os.pipe()
     offer(peer, *[read_fd, write_fd][:fds])
     peer.send(number(BY_PIPE + struct.unpack_from("=Q", whole)[0]))
-    os.write(write_fd, whole[8:20])
+    os.write(write_fd, whole[8:][:part])
     os.close(read_fd)
     os.close(write_fd)
     peer.send(AGAIN + whole[8:])
-    if fds == 1:  # with the pipe, whose data ends in the middle
-        await ends_in_error(other.read())
-    else:
-        frames = await other.stream.receive_frames(LARGE)
-        assert bytes(frames[0]) == b"\x80"
+    frames = await other.stream.receive_frames(LARGE)
+    assert bytes(frames[0]) == b"\x80"
+    assert other.stream._pipe is None
     peer.close()
+
+
+@pytest.mark.parametrize("part", [0, 100_000])
+async def test_pipe_of_the_sender_fails(
+    part: int, comms: Comms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No thread can be started for it, say."""
+    one, other = comms
+    await asyncio.gather(other.read(), one.write(message(BIG)))
+    writer = one.stream._loan.writer
+    send = writer.send
+
+    async def fail(*buffers: Any) -> None:
+        await send(b"".join(buffers)[:part])
+        raise StreamBroken("no thread")
+
+    monkeypatch.setattr(writer, "send", fail)
+    for seed in range(2):
+        got, by_pipe = await asyncio.gather(other.read(), written(one, seed))
+        assert np.array_equal(got["a"], array(BIG, seed))
+        assert not by_pipe
 
 
 # ---- death --------------------------------------------------------------------------

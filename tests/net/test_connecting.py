@@ -334,6 +334,12 @@ async def test_an_address_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> N
     assert await connecting.look_up("::1", 80) == [(v6, ("::1", 80))]
 
 
+async def test_scope_of_an_address_is_kept() -> None:
+    """Without it, the kernel does not know which link a link-local address is on."""
+    [place] = await connecting.look_up("fe80::1%1", 80)
+    assert place == (socket.AF_INET6, ("fe80::1", 80, 0, 1))
+
+
 # ---- Unix ----------------------------------------------------------------------
 
 

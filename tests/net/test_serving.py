@@ -159,6 +159,19 @@ async def test_another_free_port_if_one_address_has_it_in_use(
         assert server.port
 
 
+async def test_scope_of_an_address_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def refuse(_family: Any, address: Any, _options: Any) -> socket.socket:
+        asked.append(address)
+        raise OSError(errno.EADDRNOTAVAIL, "not here")
+
+    monkeypatch.setattr(listening, "_bound", refuse)
+    with pytest.raises(OSError, match=r"listen on \[fe80::1%1\]:80: not here"):
+        await azc.serve_tcp(nothing, "fe80::1%1", 80).serve_forever()
+    assert asked == [("fe80::1", 80, 0, 1)]
+
+
 @linux_only
 async def test_reuse_port() -> None:
     async with (

@@ -19,6 +19,7 @@ from links import (
     attempt,
     attempting,
     cut_short,
+    everything,
     meanwhile,
     others_wait,
     tls_over,
@@ -274,6 +275,51 @@ async def _greet_and_collect(stream: TLSStream) -> None:
     await stream.send(b"hello")
     async for piece in stream:
         _collected.extend(piece)
+
+
+async def test_close_beside_a_receiver_waits_for_the_peer(tls: Contexts) -> None:
+    """Otherwise the peer's next bytes reset the connection, which may lose ours."""
+    async with connected(tls) as (one, other):
+        one._patience = 1000
+        async with attempting(everything, one) as receiver:
+            await others_wait()
+            async with meanwhile(one.aclose):
+                with pytest.raises(anyio.EndOfStream):
+                    await other.receive()
+                await other.send(b"late")
+                await others_wait()
+                assert one.fileno() >= 0
+                await other.aclose()
+        assert one.fileno() == -1
+        assert receiver.result == b"late"
+
+
+async def test_close_takes_the_place_of_a_cancelled_receiver(tls: Contexts) -> None:
+    async with connected(tls) as (one, other), anyio.create_task_group() as tasks:
+        one._patience = 1000
+        async with cut_short(one.receive):
+            await others_wait()
+            tasks.start_soon(one.aclose)
+            with pytest.raises(anyio.EndOfStream):
+                await other.receive()
+        await others_wait()
+        with pytest.raises(StreamClosed, match="being closed"):
+            await one.receive()
+        await other.send(bytes(BIG))  # somebody reads it
+        assert one.fileno() >= 0
+        await other.aclose()
+
+
+async def test_close_beside_a_receiver_is_cancelled(tls: Contexts) -> None:
+    async with connected(tls) as (one, other), attempting(one.receive) as receiver:
+        one._patience = 1000
+        await others_wait()
+        async with cut_short(one.aclose):
+            with pytest.raises(anyio.EndOfStream):
+                await other.receive()
+            await others_wait()
+        assert one.fileno() == -1
+    assert isinstance(receiver.error, StreamClosed)
 
 
 async def test_block_that_fails_does_not_hang(

@@ -6,17 +6,20 @@ import errno
 import fcntl
 import gc
 import mmap
+import os
 import select
 import socket
+import struct
 import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from accepting import Failing
-from links import BIG, others_wait, until
+from links import BIG, free_port, linux_only, others_wait, until
 from oracle import message, payload, poison
 from transports import HOST, Echo, End, Filler, Recorder, both_loops, kept, opened
 
@@ -529,6 +532,22 @@ async def test_a_server_and_its_clients(end: str) -> None:
     await server.wait_closed()
 
 
+@linux_only  # (others tell accept of the reset)
+@both_loops
+async def test_client_that_has_reset_the_connection_has_an_address() -> None:
+    servers, factory = kept(Recorder)
+    server = await azt.create_server(factory, HOST, 0, start_serving=False)
+    async with server:
+        with socket.create_connection(server.sockets[0].getsockname()) as client:
+            address = client.getsockname()
+            linger = struct.pack("ii", 1, 0)  # close resets the connection
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        await server.start_serving()
+        await until(lambda: servers)
+        assert servers[0].transport.get_extra_info("peername") == address
+        assert isinstance(await servers[0].lost, ConnectionResetError)
+
+
 @both_loops
 async def test_serve_forever() -> None:
     server = await azt.create_server(Recorder, HOST, 0, start_serving=False)
@@ -655,6 +674,31 @@ async def test_unix_over_given_sockets(tmp_path: Path) -> None:
         await leave(client)
 
 
+@linux_only
+async def test_unix_server_over_a_socket_whose_file_is_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has an abstract name, or was bound in another folder, or has no file left."""
+    abstract = f"\0aiozerocopy-given-{os.getpid()}"
+    bound = tmp_path / "socket"
+    for name, place in ((abstract, abstract), ("socket", str(bound)), ("socket", None)):
+        monkeypatch.chdir(tmp_path)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(name)
+        monkeypatch.chdir("/")
+        if place is None:
+            bound.unlink()
+        options: dict[str, Any] = {"sock": listener, "cleanup_socket": True}
+        async with await azt.create_unix_server(Recorder, **options) as server:
+            assert server.is_serving()
+            if place is not None:
+                _, client = await azt.create_unix_connection(Recorder, place)
+                await leave(client)
+        assert listener.fileno() == -1
+        assert bound.exists() == (place == str(bound))
+        bound.unlink(missing_ok=True)
+
+
 # ---- connecting ---------------------------------------------------------------------
 
 
@@ -690,10 +734,83 @@ async def test_names_and_local_addresses() -> None:
             {"host": "localhost", "happy_eyeballs_delay": 0.1},
             {"host": "localhost", "family": socket.AF_INET},
             {"host": HOST, "local_addr": ("127.0.0.1", 0)},
+            {"host": HOST, "local_addr": ("127.0.0.1", "0")},
+            {"host": HOST, "local_addr": ("127.0.0.1", None)},
+            {"host": HOST, "local_addr": (None, 0)},
+            {"host": HOST, "local_addr": ("", 0)},
+            {"host": "localhost", "local_addr": ("localhost", "0")},
             {"host": HOST, "flags": socket.AI_NUMERICHOST},
         ):
             _, client = await azt.create_connection(Recorder, port=port, **options)
             await leave(client)
+
+
+@linux_only
+async def test_local_name_is_looked_up_by_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`bind` would hold the loop up.  An address must have the family, and be free."""
+    v4, v6, kind = socket.AF_INET, socket.AF_INET6, socket.SOCK_STREAM
+    found = [(v6, "::1"), (v4, "192.0.2.1"), (v4, "127.0.0.2")]
+
+    async def find(name: str, port: int, **_: object) -> list[object]:
+        assert name == "mine"
+        return [(family, kind, 6, "", (host, port)) for family, host in found]
+
+    monkeypatch.setattr(anyio, "getaddrinfo", find)
+    async with await azt.create_server(Recorder, HOST, 0) as server:
+        connect = partial(
+            azt.create_connection,
+            *(Recorder, *server.sockets[0].getsockname()),
+            local_addr=("mine", 0),
+        )
+        _, client = await connect()
+        assert client.transport.get_extra_info("sockname")[0] == "127.0.0.2"
+        await leave(client)
+        for says in (os.strerror(errno.EADDRNOTAVAIL), "no local address of this"):
+            found.pop()
+            with pytest.raises(OSError, match=rf"from \('mine', 0\): .*\({says}"):
+                await connect()
+
+
+async def test_address_of_an_ipv6_socket_is_a_local_address() -> None:
+    """It has four parts."""
+    try:
+        server = await azt.create_server(Recorder, "::1", 0)
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
+    async with server:
+        host, port, *scope = server.sockets[0].getsockname()
+        local: Any = (host, 0, *scope)
+        _, client = await azt.create_connection(Recorder, host, port, local_addr=local)
+        await leave(client)
+
+
+async def test_port_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number, or the name of a service."""
+    number = free_port()
+
+    async def find(host: str, port: str, **_: object) -> list[object]:
+        assert (host, port) == (HOST, "render-farm")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (HOST, number))]
+
+    monkeypatch.setattr(anyio, "getaddrinfo", find)
+    for port in ("render-farm", str(number)):
+        async with await azt.create_server(Recorder, HOST, port) as server:
+            assert server.sockets[0].getsockname() == (HOST, number)
+            _, client = await azt.create_connection(Recorder, HOST, port)
+            await leave(client)
+    async with await azt.create_server(Recorder, HOST, "0") as server:
+        assert server.sockets[0].getsockname()[1] > 0
+
+
+@pytest.mark.parametrize("host", [HOST, "localhost"])
+@pytest.mark.parametrize("port", [70000, "70000"])
+async def test_port_that_does_not_exist(host: str, port: Any) -> None:
+    """glibc would take 70000 for 4464."""
+    for call in (azt.create_server, azt.create_connection):
+        with pytest.raises(ValueError, match=r"from 0 to 65535, not 70000$"):
+            await call(Recorder, host, port)
 
 
 async def test_all_errors() -> None:
