@@ -143,8 +143,8 @@ int azc_open_from(azc_fds *fds, int flags, azc_id *channel);
  * The fd is closed with the last of the two. */
 int azc_open_opposite(azc_id channel, azc_id *opposite);
 
-/* Sets how many bytes may be queued: see AZC_ROOM.  An empty queue has room for a
- * message of any size. */
+/* Sets how many bytes may be queued, and one message for each KiB of them: see AZC_ROOM.
+ * An empty queue has room for a message of any size. */
 int azc_set_limit(azc_id channel, uint64_t bytes);
 
 /* Sets, for azc_send_bound, the port and the token of the next message that cannot be
