@@ -9,6 +9,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -435,6 +436,11 @@ static int sys_identify(int fd, struct stat *st) {
     return (int)RESULT(fstat(fd, st));
 }
 
+static int sys_translates(int fd) {
+    struct termios it;
+    return tcgetattr(fd, &it) == 0 && it.c_oflag & OPOST;
+}
+
 static int sys_set_nonblock(int fd) {
     int flags = (int)RESULT(fcntl(fd, F_GETFL));
     if (flags < 0 || flags & O_NONBLOCK) return flags < 0 ? flags : 0;
@@ -616,6 +622,7 @@ struct azc_sys azc_sys = {
     .poll = sys_poll,
     .identify = sys_identify,
     .is_tty = isatty,
+    .translates = sys_translates,
     .set_nonblock = sys_set_nonblock,
     .is_nonblocking = sys_is_nonblocking,
 #ifdef SO_NOSIGPIPE

@@ -81,7 +81,8 @@ struct azc_sys {
     int (*poll)(struct pollfd *fds, nfds_t count, int timeout_ms);
     /* Only the device, the inode and the mode. */
     int (*identify)(int fd, struct stat *st);
-    int (*is_tty)(int fd); /* 1 or 0 */
+    int (*is_tty)(int fd);     /* 1 or 0 */
+    int (*translates)(int fd); /* a terminal, what is written to it; 1 or 0 */
     int (*set_nonblock)(int fd);
     int (*is_nonblocking)(int fd);  /* 1 or 0 */
     int (*no_sigpipe)(int fd);      /* a socket, if MSG_NOSIGNAL is missing */

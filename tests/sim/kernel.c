@@ -244,6 +244,8 @@ bool kernel_is_ready(sim_file *file, int what) {
 
 static int fake_is_tty(int fd) { return kernel_file(fd)->kind == TTY; }
 
+static int fake_translates(int fd) { return kernel_file(fd)->number % 2; }
+
 static int fake_no_sigpipe(int fd) {
     SIM_CHECK(kernel_file(fd)->kind == SOCKET, "not a socket: %d", fd);
     return 0;
@@ -601,7 +603,10 @@ static bool call_waits(int fd) {
     return kind == FIFO || kind == TTY || kind == PIPE;
 }
 
+/* A write waits for its last byte.  A FIFO that is ready has room for a page. */
 static ssize_t fake_write_file(int fd, const struct iovec *vec, int count) {
+    SIM_CHECK(!call_waits(fd) || total_of(vec, count) <= 4096,
+              "a write to fd %d may wait for its reader", fd);
     return move(fd, vec, count, true, call_waits(fd));
 }
 
@@ -871,6 +876,7 @@ struct azc_sys azc_sys = {
     .poll = fake_poll,
     .identify = fake_identify,
     .is_tty = fake_is_tty,
+    .translates = fake_translates,
     .set_nonblock = fake_set_nonblock,
     .no_sigpipe = fake_no_sigpipe,
     .takes_loans = fake_takes_loans,
