@@ -164,7 +164,7 @@ static size_t readable(const char *data, size_t n) {
 
 static ssize_t copy(void *to, const void *from, size_t n) {
     sim_yield();
-    if (readable(from, n) < n) {
+    if (readable(from, n) < n || readable(to, n) < n) {
         sim_faults[FAULT_BAD_MEMORY]++;
         return -EFAULT;
     }
@@ -505,6 +505,18 @@ static ssize_t write_bytes(sim_file *file, const struct iovec *vec, int count,
                       kernel_cut(n < (size_t)room ? n : (size_t)room));
 }
 
+/* Returns how many of n bytes precede the first bad one. */
+static size_t writable(const struct iovec *vec, int count, size_t n) {
+    size_t good = 0;
+    for (int i = 0; i < count && good < n; i++) {
+        size_t step = vec[i].iov_len < n - good ? vec[i].iov_len : n - good;
+        size_t now = readable(vec[i].iov_base, step);
+        good += now;
+        if (now < step) break;
+    }
+    return good;
+}
+
 /* Stores n bytes of the peer's stream in the pieces. */
 static void scatter(sim_file *file, const struct iovec *vec, int count, size_t n) {
     sim_flow *flow = &file->flow[0];
@@ -541,6 +553,10 @@ ssize_t kernel_take(sim_file *file, const struct iovec *vec, int count, bool wai
     flow->eof_told |= !flow->level;
     size_t n = total_of(vec, count);
     n = kernel_cut(n < flow->level ? n : flow->level);
+    size_t good = writable(vec, count, n);
+    if (good < n) sim_faults[FAULT_BAD_MEMORY]++;
+    if (n && !good) return -EFAULT;
+    n = good;
     scatter(file, vec, count, n);
     flow->level -= n;
     return (ssize_t)n;

@@ -462,7 +462,8 @@ static void check_status(op *it) {
             return;
         break;
     case -EFAULT:
-        SIM_CHECK(it->outcome != AZC_REFUSED || (bad && it->bytes == 0),
+        SIM_CHECK(it->outcome != AZC_REFUSED ||
+                      (bad && (it->kind == RECEIVE || it->bytes == 0)),
                   "operation %ld is refused", (long)it->token);
         if (it->outcome == AZC_REFUSED || (bad && it->end == BY_RETURN)) return;
         break;
@@ -675,7 +676,7 @@ static void check_error(chan *channel) {
         if (channel->error == -ECANCELED)
             cause |= it->cancelling && it->limit < it->length;
         if (channel->error == -EFAULT)
-            cause |= it->bad_from < it->length &&
+            cause |= it->kind == SEND && it->bad_from < it->length &&
                      (it->bytes > 0 || it->outcome == AZC_UNKNOWN);
     }
     SIM_CHECK(cause, "fd %d: error %d has no cause", channel->file->number,
