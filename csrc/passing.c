@@ -69,15 +69,20 @@ static bool is_splicable(const azc_side *side) {
     return S_ISFIFO(side->mode) || S_ISSOCK(side->mode) || S_ISREG(side->mode);
 }
 
-/* splice waits for a socket that blocks, even with SPLICE_F_NONBLOCK. */
-static bool waits_in_splice(const azc_side *side) {
+static bool is_blocking(const azc_side *side) {
     return S_ISSOCK(side->mode) && !azc_sys.is_nonblocking(side->channel->fd);
+}
+
+/* splice waits for a socket that blocks, even with SPLICE_F_NONBLOCK.  Any owner of the
+ * socket may change that. */
+static bool waits_in_splice(const azc_passage *pass) {
+    return is_blocking(&pass->source) || is_blocking(&pass->sink);
 }
 
 static int choose_lane(azc_passage *pass) {
     azc_side *from = &pass->source, *to = &pass->sink;
     if (!azc_sys.splice || !is_splicable(from) || !is_splicable(to) ||
-        waits_in_splice(from) || waits_in_splice(to))
+        waits_in_splice(pass))
         return AZC_BY_COPY;
     if (S_ISREG(from->mode) && !S_ISFIFO(to->mode)) return AZC_BY_SENDFILE;
     bool loans = S_ISSOCK(from->mode) && azc_sys.takes_loans(from->channel->fd);
@@ -269,6 +274,10 @@ static void step(azc_passage *pass) {
     bool spliced = lane != AZC_BY_COPY && !pass->rest_bytes;
     azc_side *side = put ? &pass->sink : &pass->source;
     ssize_t r;
+    if (spliced && waits_in_splice(pass)) {
+        azc__pass_by_copy(pass);
+        return;
+    }
     if (pass->rest_bytes) {
         r = put_copy(pass);
     } else if (put) {

@@ -559,6 +559,30 @@ async def test_a_cancel_does_not_wait_for_a_stalled_reader(
             sink.abort()
 
 
+@SPLICES
+@pytest.mark.parametrize("side", ["source", "sink"])
+async def test_a_socket_that_another_owner_makes_blocking(side: str) -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    near, far = azc.wrap_socket(ours.dup()), azc.wrap_socket(theirs)
+    async with azc.pipe() as (reader, writer):
+        feeder: SendStream = writer
+        two = Two(reader, near)
+        if side == "source":
+            two, feeder = Two(near, writer), far
+        async with meanwhile(two.run):
+            await feeder.send(b"some")
+            await until(lambda: two.relay.moved == 4)
+            assert two.relay.lane == "splice"
+            ours.setblocking(True)
+            await feeder.put(DATA)
+            await until(lambda: two.relay.lane == "copy")
+            two.scope.cancel()
+        for stream in (near, far, writer):
+            stream.abort()
+    ours.close()
+
+
 async def test_a_cancel_does_not_wait_for_a_silent_device() -> None:
     try:
         device = os.open("/dev/kmsg", os.O_RDONLY)
