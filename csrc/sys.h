@@ -94,7 +94,7 @@ struct azc_sys {
     void (*close_between)(sys_between *between);
     int (*shutdown)(int fd);
 
-    /* Waking and waiting; epoll is for Linux alone */
+    /* Waking and waiting: fds of 3 or higher; epoll is for Linux alone */
     int (*open_waker)(int ends[2]); /* an eventfd, twice; or a pipe's ends */
     int (*pipe)(int fds[2]);
     void (*enlarge)(int pipe, int bytes); /* as far as the user's limits allow */
