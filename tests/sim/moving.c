@@ -51,6 +51,9 @@ static void caller_meets_bad_memory(void) {
     azc_id in = open_channel(SOCKET, AZC_IN);
     CHECK(get(in, 100) == -EFAULT && get(in, 100) == 100);
     CHECK(world.ncalls == 4);
+    CHECK(azc_copy(memory, memory + 10, 10) == 10);
+    world.unreadable = true;
+    CHECK(azc_copy(memory, memory + 10, 10) == -EFAULT);
 }
 
 /* ---- out of memory --------------------------------------------------- */
