@@ -64,7 +64,7 @@ enum {
     AZC_OVER = 3,    /* it had ended before, or was never submitted */
     AZC_UNKNOWN = 4, /* at least event.sent bytes are out; a system call that is
                       * sending more of them has not returned */
-    AZC_REFUSED = 5, /* its memory cannot be read; the channel goes on */
+    AZC_REFUSED = 5, /* its memory cannot be used; the channel goes on */
     AZC_KEPT = 6,    /* its pages could not be taken back from the reader, who
                       * may look at them for ever: never use them again */
 };
@@ -143,8 +143,8 @@ int azc_open_from(azc_fds *fds, int flags, azc_id *channel);
  * The fd is closed with the last of the two. */
 int azc_open_opposite(azc_id channel, azc_id *opposite);
 
-/* Sets how many bytes may be queued: see AZC_ROOM.  An empty queue has room for a
- * message of any size. */
+/* Sets how many bytes may be queued, and one message for each KiB of them: see AZC_ROOM.
+ * An empty queue has room for a message of any size. */
 int azc_set_limit(azc_id channel, uint64_t bytes);
 
 /* Sets, for azc_send_bound, the port and the token of the next message that cannot be
@@ -208,7 +208,8 @@ int azc_sendv(azc_id channel, azc_id port, uint64_t token, const struct iovec *v
  * files that come with the bytes.
  *   >= 0  the bytes received; fewer than need means the end of the stream
  *   -EINPROGRESS and the others: as azc_sendv; at the end of the stream an event
- *   has status 0 and fewer bytes than need. */
+ *   has status 0 and fewer bytes than need
+ *   -EFAULT (also of an event, with AZC_REFUSED) data cannot be written */
 ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data, size_t n,
                  size_t need, azc_fds *fds);
 
@@ -248,6 +249,8 @@ void azc_close_fds(azc_fds *fds);
  *   others     see AZC_DROPPED; an event with this token comes, or is there already */
 int azc_cancel(azc_id channel, uint64_t token, uint64_t limit, azc_event *event);
 
+/* Copies n bytes; -EFAULT if one of the two cannot be read, or written. */
+ssize_t azc_copy(void *to, const void *from, size_t n);
 /* Copies the pieces of a message, one after the other. */
 int azc_copy_message(void *to, const struct iovec *vec, int count);
 

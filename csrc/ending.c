@@ -203,6 +203,10 @@ int azc_cancel(azc_id id, uint64_t token, uint64_t limit, azc_event *event) {
     return r;
 }
 
+ssize_t azc_copy(void *to, const void *from, size_t n) {
+    return azc_sys.copy(to, from, n);
+}
+
 int azc_copy_message(void *to, const struct iovec *vec, int count) {
     char *at = to;
     for (int i = 0; i < count; i++) {

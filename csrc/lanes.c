@@ -87,7 +87,7 @@ static ssize_t receive_on(azc_channel *channel, const struct iovec *piece,
     else if (channel->vain < IN_VAIN)
         channel->vain++;
     if (r > 0) r = come == piece->iov_len ? 0 : -EAGAIN;
-    channel->stopped_by = (int)r;
+    channel->stopped_by = r == -EFAULT ? 0 : (int)r; /* the next call gets it again */
     return (ssize_t)come;
 }
 

@@ -88,7 +88,7 @@ static enum azc_drove handle_error(azc_channel *channel, int error, int *max_ops
         if (error == 0) return DROVE_BUDGET;
         break;
     case EFAULT: /* one at a time, to find out which message it was */
-        if (!op || !outward || (*max_ops == 1 && op->sent)) break;
+        if (!op || (outward && *max_ops == 1 && op->sent)) break;
         if (*max_ops == 1)
             azc__end_one(channel, channel->queue.cursor, error, AZC_REFUSED);
         *max_ops = 1;
@@ -138,20 +138,22 @@ void azc__finish_attempt(azc_channel *channel, ssize_t r) {
 /* ---- driving --------------------------------------------------------- */
 
 /* Copies the leftover in the bounce to the receives in the queue; a relay takes it by
- * itself. */
-static uint64_t deliver_leftover(azc_channel *channel) {
+ * itself.  Returns the number of bytes, or -EFAULT. */
+static ssize_t deliver_leftover(azc_channel *channel) {
     const azc_queue *queue = &channel->queue;
-    uint64_t delivered = 0;
+    ssize_t delivered = 0;
     azc_op *op;
     while (channel->leftover && (op = azc__queue_next(queue)) &&
            op != queue->first_waiting) {
         struct iovec *piece = &op->vec[op->at];
         size_t n = op->at < op->count ? piece->iov_len : 0;
         if (n > channel->leftover) n = channel->leftover;
-        if (n) memcpy(piece->iov_base, channel->bounce + channel->leftover_at, n);
+        const char *from = channel->bounce + channel->leftover_at;
+        if (n && azc_sys.copy(piece->iov_base, from, n) < 0)
+            return delivered ? delivered : -EFAULT;
         channel->leftover_at += n;
         channel->leftover -= n;
-        delivered += n;
+        delivered += (ssize_t)n;
         azc__queue_advance(&channel->queue, n, false);
     }
     return delivered;
@@ -163,7 +165,7 @@ static ssize_t receive_bounced(azc_channel *channel) {
     if (r <= 0) return r;
     channel->leftover_at = 0;
     channel->leftover = (size_t)r;
-    return (ssize_t)deliver_leftover(channel);
+    return deliver_leftover(channel);
 }
 
 /* Moves the next pieces of the queue, and sets *pieces to their number. */
@@ -212,7 +214,7 @@ static ssize_t step(azc_channel *channel, int max_ops, uint64_t max_bytes) {
     int pieces = 1;
     ssize_t r;
     if (channel->leftover)
-        r = (ssize_t)deliver_leftover(channel);
+        r = deliver_leftover(channel);
     else if (inward && channel->lane->bounced)
         r = receive_bounced(channel);
     else

@@ -13,6 +13,7 @@ enum {
     LOOK_EVERY = 1 << 20,  /* bytes after which to check that, too */
     PAUSE_US = 2000,       /* until the next try, if memory is lacking */
     REST_US = 10000,       /* longest pause after a ready fd refused */
+    TERMINAL_ROOM = 256,   /* bytes that a terminal takes at least if it is ready */
 };
 
 /* ---- waiting ----------------------------------------------------------- */
@@ -68,15 +69,20 @@ static bool is_splicable(const azc_side *side) {
     return S_ISFIFO(side->mode) || S_ISSOCK(side->mode) || S_ISREG(side->mode);
 }
 
-/* splice waits for a socket that blocks, even with SPLICE_F_NONBLOCK. */
-static bool waits_in_splice(const azc_side *side) {
+static bool is_blocking(const azc_side *side) {
     return S_ISSOCK(side->mode) && !azc_sys.is_nonblocking(side->channel->fd);
+}
+
+/* splice waits for a socket that blocks, even with SPLICE_F_NONBLOCK.  Any owner of the
+ * socket may change that. */
+static bool waits_in_splice(const azc_passage *pass) {
+    return is_blocking(&pass->source) || is_blocking(&pass->sink);
 }
 
 static int choose_lane(azc_passage *pass) {
     azc_side *from = &pass->source, *to = &pass->sink;
     if (!azc_sys.splice || !is_splicable(from) || !is_splicable(to) ||
-        waits_in_splice(from) || waits_in_splice(to))
+        waits_in_splice(pass))
         return AZC_BY_COPY;
     if (S_ISREG(from->mode) && !S_ISFIFO(to->mode)) return AZC_BY_SENDFILE;
     bool loans = S_ISSOCK(from->mode) && azc_sys.takes_loans(from->channel->fd);
@@ -96,9 +102,30 @@ static size_t wanted(const azc_passage *pass, size_t most) {
     return left < most ? (size_t)left : most;
 }
 
+/* How many of n bytes a ready terminal takes without waiting for its reader.  If it
+ * translates line ends and tabs, it may have no room for what follows one. */
+static size_t fits_terminal(int fd, const char *data, size_t n) {
+    size_t fits = 0;
+    if (n > TERMINAL_ROOM) n = TERMINAL_ROOM;
+    if (!azc_sys.translates(fd)) return n;
+    while (fits < n && (data[fits] < '\b' || data[fits] > '\r')) fits++;
+    return fits ? fits : 1;
+}
+
+/* A cancel has to wait for a call that blocks.  So the fd must be ready, and the call
+ * short. */
 static ssize_t lane_move(azc_channel *channel, char *data, size_t n) {
+    const azc_lane *lane = channel->lane;
+    bool out = azc__outward(channel);
+    if (lane->bounced) {
+        int r = lane->polled ? 1 : sys_ready(channel->fd, out ? POLLOUT : POLLIN);
+        if (r <= 0) return r < 0 ? r : -EAGAIN;
+        if (n > lane->chunk) n = lane->chunk;
+        if (out && lane == &azc__lane_waiting && S_ISCHR(channel->mode))
+            n = fits_terminal(channel->fd, data, n);
+    }
     struct iovec piece = {data, n};
-    ssize_t r = channel->lane->move(channel, &piece, 1);
+    ssize_t r = lane->move(channel, &piece, 1);
     channel->stopped_by = 0;
     return r;
 }
@@ -247,6 +274,10 @@ static void step(azc_passage *pass) {
     bool spliced = lane != AZC_BY_COPY && !pass->rest_bytes;
     azc_side *side = put ? &pass->sink : &pass->source;
     ssize_t r;
+    if (spliced && waits_in_splice(pass)) {
+        azc__pass_by_copy(pass);
+        return;
+    }
     if (pass->rest_bytes) {
         r = put_copy(pass);
     } else if (put) {

@@ -7,12 +7,16 @@
 enum {
     LEND_CHUNK = 1 << 20, /* bytes lent by one call: what our pipes hold */
     ENOUGH = 1 << 20,     /* bytes that make a call worth its cost */
+    A_MESSAGE = 1 << 10,  /* bytes that one takes here and in the caller's memory */
 };
 
 /* ---- coming in ------------------------------------------------------- */
 
+/* (op is not yet counted, and the cursor must not wait) */
 static bool has_room(const azc_queue *queue, const azc_op *op) {
-    if (SABOTAGED(GATE)) return true;
+    uint64_t others = queue->ops - queue->waiting;
+    if (SABOTAGED(GATE) || queue->cursor == op) return true;
+    if (others >= queue->limit / A_MESSAGE) return false;
     return !queue->bytes || queue->bytes + op->total <= queue->limit;
 }
 
@@ -32,8 +36,9 @@ static void append(azc_queue *queue, azc_op *op) {
 
 bool azc__queue_push(azc_queue *queue, azc_op *op) {
     append(queue, op);
+    bool fits = !queue->first_waiting && has_room(queue, op);
     queue->ops++;
-    if (!queue->first_waiting && has_room(queue, op)) {
+    if (fits) {
         queue->bytes += op->total;
         return true;
     }

@@ -12,6 +12,7 @@
  *                before the cursor that end there are over
  * admit()        there is room for the first operation that waits
  *
+ * There is room for `limit` bytes, and for one operation for each KiB of the limit.
  * Copied bytes are consumed as soon as they are sent, so without loans head is
  * cursor.  An operation with lent pages stays until the reader has read it.  An
  * empty queue has room for any operation, so the cursor never waits for room.
@@ -22,7 +23,7 @@
 
 typedef struct azc_queue {
     azc_op *head, *tail, *cursor, *first_waiting;
-    uint64_t limit;   /* the most `bytes` */
+    uint64_t limit;   /* the most `bytes`; and for each KiB of it one operation */
     uint64_t sent;    /* bytes of all operations, ever: the cursor's offset */
     uint64_t bytes;   /* still to be moved, within the limit */
     uint64_t ops;     /* how many operations there are */

@@ -106,7 +106,8 @@ ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data, size_t
     return submit(channel, port, token, one_piece(data, n, need, fds));
 }
 
-/* (an error breaks the channel, and the next call says so) */
+/* (an error breaks the channel, and the next call says so; but not bad memory, which
+ * azc_recv refuses) */
 ssize_t azc_recv_now(azc_id id, void *data, size_t n, size_t need, uint64_t *received) {
     const struct iovec piece = {data, n};
     azc_channel *channel = azc__enter(id);
@@ -123,7 +124,7 @@ ssize_t azc_recv_now(azc_id id, void *data, size_t n, size_t need, uint64_t *rec
             channel->stats.messages++;
             channel->stats.immediate++;
         }
-        azc__finish_attempt(channel, come);
+        azc__finish_attempt(channel, come == -EFAULT ? 0 : come);
         azc__hand_to_pump(channel, DROVE_BLOCKED);
     }
     azc__leave(channel);

@@ -9,6 +9,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -51,6 +52,15 @@
         while (result_ < 0 && errno == EINTR && !SABOTAGED(INTERRUPT));                \
         result_ < 0 ? -errno : result_;                                                \
     })
+
+/* Gives a new fd a number from 3 on, or closes it and returns -errno.  A daemon may have
+ * closed 0, 1 and 2, which other code still writes to. */
+static int above_stdio(int fd) {
+    if (fd < 0 || fd > 2) return fd;
+    int r = (int)RESULT(fcntl(fd, F_DUPFD_CLOEXEC, 3));
+    close(fd);
+    return r;
+}
 
 /* If false, a write to a broken pipe raises SIGPIPE, which may kill this process. */
 static bool sigpipe_is_ignored(void) {
@@ -216,7 +226,7 @@ static void sys_close_between(sys_between *it) {
  * again, and the channel copies. */
 static int open_between(sys_between *it) {
     struct stat st = {0};
-    if (pipe2(it->ends, O_CLOEXEC | O_NONBLOCK) < 0) return -ENOSYS;
+    if (azc_sys.pipe(it->ends) < 0) return -ENOSYS;
     azc_sys.enlarge(it->ends[1], BETWEEN);
     int r = azc_sys.identify(it->ends[1], &st);
     it->device = st.st_dev;
@@ -435,6 +445,11 @@ static int sys_identify(int fd, struct stat *st) {
     return (int)RESULT(fstat(fd, st));
 }
 
+static int sys_translates(int fd) {
+    struct termios it;
+    return tcgetattr(fd, &it) == 0 && it.c_oflag & OPOST;
+}
+
 static int sys_set_nonblock(int fd) {
     int flags = (int)RESULT(fcntl(fd, F_GETFL));
     if (flags < 0 || flags & O_NONBLOCK) return flags < 0 ? flags : 0;
@@ -478,20 +493,28 @@ static int sys_shutdown(int fd) { return (int)RESULT(shutdown(fd, SHUT_WR)); }
 /* ---- waking and waiting --------------------------------------------------- */
 
 static int sys_pipe(int fds[2]) {
+#ifdef AZC_PORTABLE
     int r = (int)RESULT(pipe(fds));
-    for (int i = 0; i < 2 && r == 0; i++) {
-        fcntl(fds[i], F_SETFD, FD_CLOEXEC);
-        fcntl(fds[i], F_SETFL, O_NONBLOCK);
-    }
+#else
+    int r = (int)RESULT(pipe2(fds, O_CLOEXEC | O_NONBLOCK));
+#endif
     if (r < 0) fds[0] = fds[1] = -1;
-    return r;
+    for (int i = 0; i < 2 && r >= 0; i++) {
+        r = fds[i] = above_stdio(fds[i]);
+#ifdef AZC_PORTABLE
+        fcntl(r, F_SETFD, FD_CLOEXEC);
+        fcntl(r, F_SETFL, O_NONBLOCK);
+#endif
+    }
+    if (r < 0) sys_close_both(fds);
+    return r < 0 ? r : 0;
 }
 
 static int sys_open_waker(int ends[2]) {
 #ifdef AZC_PORTABLE
     return sys_pipe(ends);
 #else
-    int r = (int)RESULT(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    int r = above_stdio((int)RESULT(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
     ends[0] = ends[1] = r < 0 ? -1 : r;
     return r < 0 ? r : 0;
 #endif
@@ -521,7 +544,9 @@ static void sys_clear(int fd) {
 
 #ifndef AZC_PORTABLE
 
-static int sys_epoll_create(void) { return (int)RESULT(epoll_create1(EPOLL_CLOEXEC)); }
+static int sys_epoll_create(void) {
+    return above_stdio((int)RESULT(epoll_create1(EPOLL_CLOEXEC)));
+}
 
 static int sys_epoll_ctl(int epoll, int how, int fd, struct epoll_event *event) {
     return (int)RESULT(epoll_ctl(epoll, how, fd, event));
@@ -616,6 +641,7 @@ struct azc_sys azc_sys = {
     .poll = sys_poll,
     .identify = sys_identify,
     .is_tty = isatty,
+    .translates = sys_translates,
     .set_nonblock = sys_set_nonblock,
     .is_nonblocking = sys_is_nonblocking,
 #ifdef SO_NOSIGPIPE

@@ -81,7 +81,8 @@ struct azc_sys {
     int (*poll)(struct pollfd *fds, nfds_t count, int timeout_ms);
     /* Only the device, the inode and the mode. */
     int (*identify)(int fd, struct stat *st);
-    int (*is_tty)(int fd); /* 1 or 0 */
+    int (*is_tty)(int fd);     /* 1 or 0 */
+    int (*translates)(int fd); /* a terminal, what is written to it; 1 or 0 */
     int (*set_nonblock)(int fd);
     int (*is_nonblocking)(int fd);  /* 1 or 0 */
     int (*no_sigpipe)(int fd);      /* a socket, if MSG_NOSIGNAL is missing */
@@ -93,7 +94,7 @@ struct azc_sys {
     void (*close_between)(sys_between *between);
     int (*shutdown)(int fd);
 
-    /* Waking and waiting; epoll is for Linux alone */
+    /* Waking and waiting: fds of 3 or higher; epoll is for Linux alone */
     int (*open_waker)(int ends[2]); /* an eventfd, twice; or a pipe's ends */
     int (*pipe)(int fds[2]);
     void (*enlarge)(int pipe, int bytes); /* as far as the user's limits allow */

@@ -7,10 +7,12 @@ the memory stays where it is, and a bytearray cannot be resized.
 from __future__ import annotations
 
 import array
+import errno
 import mmap
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core.binding import ffi, made_by_c
+from aiozerocopy._core.binding import ffi, lib, made_by_c
+from aiozerocopy._core.errors import error_of
 from aiozerocopy._core.leases import memory_of, tensor_memory
 
 if TYPE_CHECKING:
@@ -166,7 +168,13 @@ def content(view: Any, n: int) -> bytes:
 
 
 def fill(view: Any, data: memoryview) -> None:
-    ffi.memmove(view, data, len(data))
+    """Copy received bytes into a pin.
+
+    Raises:
+        BufferError: its memory cannot be written.
+    """
+    if lib.azc_copy(view, ffi.from_buffer(data), len(data)) < 0:
+        raise error_of(-errno.EFAULT, broken=False, received=True)
 
 
 def copy_into(target: AnyBuffer, source: AnyBuffer) -> None:

@@ -223,9 +223,10 @@ class SendStream(Bound, ByteSendStream):
         """Queue the buffers as one message; wait only for room.
 
         They stay borrowed until the ticket is done.  There is room if the message and
-        the queued bytes are together at most ``queue_limit``; an empty queue has room
-        for any message.  A cancel while it waits for room leaves no trace.  Afterwards
-        it may let other tasks run: a cancel then acts as in `send`.
+        the queued bytes are together at most ``queue_limit``, and the messages at most
+        one for each KiB of it; an empty queue has room for any message.  A cancel while
+        it waits for room leaves no trace.  Afterwards it may let other tasks run: a
+        cancel then acts as in `send`.
 
         Raises: as `send`, for errors that are known at once.
         """

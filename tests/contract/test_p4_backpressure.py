@@ -68,6 +68,27 @@ async def test_put_returns_once_there_is_room(clogged: Link) -> None:
     assert received == second
 
 
+@pytest.mark.parametrize("data", [b"", b"x"])
+async def test_small_messages_wait_for_room(some: Link, data: bytes) -> None:
+    """One fits for each KiB of the limit, since each takes memory of its own."""
+    most = 2 * BIG >> 10
+    put = 0
+
+    async def put_many(stream: SendStream) -> None:
+        nonlocal put
+        for _ in range(most):
+            await stream.put(data)
+            put += 1
+
+    async with some.sender(queue_limit=2 * BIG) as stream:
+        async with stuck(stream, bytes(BIG)) as tasks:
+            tasks.start_soon(put_many, stream)
+            await until(lambda: in_line(stream) or put == most)
+            assert stream.stats.messages_queued == most == put + 1
+            tasks.cancel_scope.cancel()
+        stream.abort()
+
+
 async def test_message_above_the_limit_fits_alone(some: Link) -> None:
     async with checked(some, {1: 2}, queue_limit=1000) as (stream, reader):
         first = await stream.put(message(1, 0, BIG))

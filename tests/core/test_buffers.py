@@ -32,6 +32,7 @@ from links import (
     open_link,
     put_and_wait,
     reading,
+    receives,
     stuck,
     until,
 )
@@ -39,7 +40,7 @@ from numpy.typing import NDArray
 from oracle import assert_same, message, payload, poison
 from tensors import CUDA, OldTensor, OldTensorWithArray, Tensor, TensorThatCopies
 
-from aiozerocopy import StreamBroken, socketpair
+from aiozerocopy import StreamBroken, open_reader, socketpair
 from aiozerocopy._core import receiving
 from aiozerocopy._core.pins import receive_at_once
 
@@ -322,6 +323,36 @@ async def test_memory_without_a_file_is_refused(
                 with pytest.raises(BufferError, match="nothing was sent"):
                     await send(view[BIG + 5 :][:n])
         await stream.send(message(1, 1, 100))
+
+
+@pytest.mark.every_loop
+@pytest.mark.parametrize("start", [BIG - 50, BIG])
+@pytest.mark.parametrize("kind", ["pipe", "untrusted", "fifo", "pty", "unix", "tcp4"])
+async def test_received_into_memory_without_a_file(
+    kind: str, start: int, beyond_the_end: mmap.mmap, tmp_path: Path
+) -> None:
+    """The bytes stay for the next receive, even those that came before the end."""
+    data, received = payload(2, 100), bytearray(100)
+    with open_link("adopted" if kind == "untrusted" else kind, tmp_path) as link:
+        if kind == "untrusted":
+            stream = open_reader(link.take_read_fd(), peer="untrusted")
+        else:
+            stream = link.receiver()
+        async with stream:
+            with memoryview(beyond_the_end)[start : start + 100] as view:
+                for unread in (b"", data[:70]):
+                    stream._unread = bytes(unread)
+                    os.write(link._write_fd, data[len(unread) :])
+                    with pytest.raises(BufferError, match="nothing was received"):
+                        await stream.receive_exactly(view)
+                    await stream.receive_exactly(received)
+                    assert received == data
+                async with attempting(stream.receive_exactly, view) as waiting:
+                    await until(lambda: receives(stream))
+                    os.write(link._write_fd, data)
+                assert isinstance(waiting.error, BufferError)
+            await stream.receive_exactly(received)
+            assert received == data
 
 
 @pytest.mark.parametrize("kind", ["pipe", "adopted", "fifo", "unix", "tcp4"])

@@ -159,6 +159,41 @@ class TestNumbers:
         assert_prefix(received, sent)
 
 
+@every_loop
+def test_standard_files_that_a_daemon_has_closed(loop: str) -> None:
+    """Nothing of ours takes their numbers, to which other code may still write."""
+    scripts.run(
+        """
+    def check():
+        for fd in 0, 1, 2:
+            assert not os.path.lexists(f"/proc/self/fd/{fd}"), fd
+
+    async def main():
+        one, source = azc.socketpair()
+        sink, other = azc.socketpair()
+        for fd in 0, 1, 2:
+            os.close(fd)
+        async def pass_on():
+            await azc.relay(source, sink)  # it has a pipe of its own
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pass_on)
+            await one.send(b"x")
+            await other.receive()
+            check()
+            tasks.cancel_scope.cancel()
+        async with azc.pipe() as (reader, writer), anyio.create_task_group() as tasks:
+            tasks.start_soon(writer.send, bytes(4 << 20))  # the pump's work
+            await reader.receive_exactly(bytearray(4 << 20))
+            check()
+        for stream in (one, other, source, sink):
+            stream.abort()
+
+    run(main)
+    """,
+        loop,
+    )
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("end", ["aclose", "abort", "reset"])
 async def test_closing_twice_closes_nobody_elses_file(pipe: Link, end: str) -> None:

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import ssl
+import termios
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -536,6 +537,63 @@ async def test_cancelled_every_byte_is_out_or_the_sources(kind: str, to: str) ->
         assert_same(out.result + rest.result, DATA)
         await sink.send(b"!")
         assert await reader.receive() == b"!"
+
+
+@pytest.mark.every_loop
+@pytest.mark.parametrize("kind", ["fifo", "pty", "translating"])
+async def test_a_cancel_does_not_wait_for_a_stalled_reader(
+    kind: str, tmp_path: Path
+) -> None:
+    """The calls on these fds block (on the FIFO because it is no splice)."""
+    with open_link("fifo" if kind == "fifo" else "pty", tmp_path) as link:
+        if kind == "translating":
+            mode = termios.tcgetattr(link._write_fd)
+            mode[1] |= termios.OPOST | termios.ONLCR
+            termios.tcsetattr(link._write_fd, termios.TCSANOW, mode)
+        async with azc.pipe() as (source, _), link.sender() as sink:
+            source._unread = b"one line\n" * 50_000
+            two = Two(source, sink)
+            async with meanwhile(two.run):
+                await until(lambda: two.relay.moved and _is_stuck(sink))
+                two.scope.cancel()
+            sink.abort()
+
+
+@SPLICES
+@pytest.mark.parametrize("side", ["source", "sink"])
+async def test_a_socket_that_another_owner_makes_blocking(side: str) -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    near, far = azc.wrap_socket(ours.dup()), azc.wrap_socket(theirs)
+    async with azc.pipe() as (reader, writer):
+        feeder: SendStream = writer
+        two = Two(reader, near)
+        if side == "source":
+            two, feeder = Two(near, writer), far
+        async with meanwhile(two.run):
+            await feeder.send(b"some")
+            await until(lambda: two.relay.moved == 4)
+            assert two.relay.lane == "splice"
+            ours.setblocking(True)
+            await feeder.put(DATA)
+            await until(lambda: two.relay.lane == "copy")
+            two.scope.cancel()
+        for stream in (near, far, writer):
+            stream.abort()
+    ours.close()
+
+
+async def test_a_cancel_does_not_wait_for_a_silent_device() -> None:
+    try:
+        device = os.open("/dev/kmsg", os.O_RDONLY)
+    except OSError:
+        pytest.skip("needs the kernel's messages")
+    os.lseek(device, 0, os.SEEK_END)
+    async with azc.open_reader(device) as source, azc.pipe() as (_, sink):
+        two = Two(source, sink)
+        async with meanwhile(two.run):
+            await until(lambda: source._in.stats().waits)
+            two.scope.cancel()
 
 
 def _is_stuck(sink: SendStream) -> bool:

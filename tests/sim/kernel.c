@@ -164,7 +164,7 @@ static size_t readable(const char *data, size_t n) {
 
 static ssize_t copy(void *to, const void *from, size_t n) {
     sim_yield();
-    if (readable(from, n) < n) {
+    if (readable(from, n) < n || readable(to, n) < n) {
         sim_faults[FAULT_BAD_MEMORY]++;
         return -EFAULT;
     }
@@ -243,6 +243,8 @@ bool kernel_is_ready(sim_file *file, int what) {
 }
 
 static int fake_is_tty(int fd) { return kernel_file(fd)->kind == TTY; }
+
+static int fake_translates(int fd) { return kernel_file(fd)->number % 2; }
 
 static int fake_no_sigpipe(int fd) {
     SIM_CHECK(kernel_file(fd)->kind == SOCKET, "not a socket: %d", fd);
@@ -503,6 +505,18 @@ static ssize_t write_bytes(sim_file *file, const struct iovec *vec, int count,
                       kernel_cut(n < (size_t)room ? n : (size_t)room));
 }
 
+/* Returns how many of n bytes precede the first bad one. */
+static size_t writable(const struct iovec *vec, int count, size_t n) {
+    size_t good = 0;
+    for (int i = 0; i < count && good < n; i++) {
+        size_t step = vec[i].iov_len < n - good ? vec[i].iov_len : n - good;
+        size_t now = readable(vec[i].iov_base, step);
+        good += now;
+        if (now < step) break;
+    }
+    return good;
+}
+
 /* Stores n bytes of the peer's stream in the pieces. */
 static void scatter(sim_file *file, const struct iovec *vec, int count, size_t n) {
     sim_flow *flow = &file->flow[0];
@@ -539,6 +553,10 @@ ssize_t kernel_take(sim_file *file, const struct iovec *vec, int count, bool wai
     flow->eof_told |= !flow->level;
     size_t n = total_of(vec, count);
     n = kernel_cut(n < flow->level ? n : flow->level);
+    size_t good = writable(vec, count, n);
+    if (good < n) sim_faults[FAULT_BAD_MEMORY]++;
+    if (n && !good) return -EFAULT;
+    n = good;
     scatter(file, vec, count, n);
     flow->level -= n;
     return (ssize_t)n;
@@ -601,7 +619,10 @@ static bool call_waits(int fd) {
     return kind == FIFO || kind == TTY || kind == PIPE;
 }
 
+/* A write waits for its last byte.  A FIFO that is ready has room for a page. */
 static ssize_t fake_write_file(int fd, const struct iovec *vec, int count) {
+    SIM_CHECK(!call_waits(fd) || total_of(vec, count) <= 4096,
+              "a write to fd %d may wait for its reader", fd);
     return move(fd, vec, count, true, call_waits(fd));
 }
 
@@ -871,6 +892,7 @@ struct azc_sys azc_sys = {
     .poll = fake_poll,
     .identify = fake_identify,
     .is_tty = fake_is_tty,
+    .translates = fake_translates,
     .set_nonblock = fake_set_nonblock,
     .no_sigpipe = fake_no_sigpipe,
     .takes_loans = fake_takes_loans,

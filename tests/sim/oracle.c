@@ -61,9 +61,18 @@ static bool is_unsent(const azc_queue *queue, const azc_op *op) {
     return it && !it->sent;
 }
 
+static uint64_t count_from(const azc_op *it, const azc_op *end) {
+    uint64_t count = 0;
+    for (; it && it != end; it = it->next) count++;
+    return count;
+}
+
+/* There is one operation at most for each KiB of the limit, unless it is alone. */
 static bool leaves_no_room(const azc_queue *queue, uint64_t length) {
     uint64_t unsent = unsent_before(queue, queue->first_waiting);
-    return queue->first_waiting || (unsent && unsent + length > queue->limit);
+    if (queue->first_waiting || !queue->cursor) return queue->first_waiting;
+    return count_from(queue->head, NULL) >= queue->limit / 1024 ||
+           (unsent && unsent + length > queue->limit);
 }
 
 static bool is_waiting(const azc_queue *queue, uint64_t token) {
@@ -74,16 +83,19 @@ static bool is_waiting(const azc_queue *queue, uint64_t token) {
 
 /* The rest of a message that was attempted at once goes first, whether there is room
  * or not. */
-static uint64_t unsent_of_attempts(const chan *channel) {
+static uint64_t unsent_of_attempts(const chan *channel, uint64_t *attempts) {
     uint64_t unsent = 0;
+    *attempts = 0;
     for (int i = 0; i < channel->count; i++) {
         const op *it = channel->order[i];
-        if (it->bound) unsent += it->length;
+        if (!it->bound) continue;
+        unsent += it->length;
+        ++*attempts;
     }
     return unsent;
 }
 
-/* Since the event, the bytes before it can only have become fewer. */
+/* Since the event, what is before it can only have become less. */
 void op_has_room(op *it) {
     const azc_channel *azc = channel_inside(it->channel);
     SIM_CHECK(it->asks_room && it->must_wait && !it->has_room && !it->end,
@@ -94,10 +106,15 @@ void op_has_room(op *it) {
     SIM_CHECK(!is_waiting(&azc->queue, it->token),
               "operation %ld has room, but it still waits for it", (long)it->token);
     uint64_t unsent = unsent_before(&azc->queue, op);
-    uint64_t first = unsent_of_attempts(it->channel);
+    uint64_t attempts, first = unsent_of_attempts(it->channel, &attempts);
     SIM_CHECK(unsent <= first || unsent - first + it->length <= it->channel->most,
               "operation %ld has room, but %ld bytes are before it", (long)it->token,
               (long)unsent);
+    uint64_t count = count_from(azc->queue.head, op);
+    SIM_CHECK(count_from(azc->queue.cursor, op) <= attempts ||
+                  count < it->channel->most / 1024 + attempts,
+              "operation %ld has room, but %ld operations are before it",
+              (long)it->token, (long)count);
 }
 
 /* ---- the queue ----------------------------------------------------------- */
@@ -107,7 +124,9 @@ static void check_waiting(const azc_channel *azc) {
     const azc_queue *queue = &azc->queue;
     const azc_op *first = queue->first_waiting;
     if (!first || azc->error) return;
-    SIM_CHECK(queue->bytes && queue->bytes + first->total > queue->limit,
+    bool too_many = count_from(queue->head, first) >= queue->limit / 1024;
+    bool too_much = queue->bytes && queue->bytes + first->total > queue->limit;
+    SIM_CHECK(first != queue->cursor && (too_many || too_much),
               "an operation waits, but there is room for it");
 }
 
@@ -443,7 +462,8 @@ static void check_status(op *it) {
             return;
         break;
     case -EFAULT:
-        SIM_CHECK(it->outcome != AZC_REFUSED || (bad && it->bytes == 0),
+        SIM_CHECK(it->outcome != AZC_REFUSED ||
+                      (bad && (it->kind == RECEIVE || it->bytes == 0)),
                   "operation %ld is refused", (long)it->token);
         if (it->outcome == AZC_REFUSED || (bad && it->end == BY_RETURN)) return;
         break;
@@ -656,7 +676,7 @@ static void check_error(chan *channel) {
         if (channel->error == -ECANCELED)
             cause |= it->cancelling && it->limit < it->length;
         if (channel->error == -EFAULT)
-            cause |= it->bad_from < it->length &&
+            cause |= it->kind == SEND && it->bad_from < it->length &&
                      (it->bytes > 0 || it->outcome == AZC_UNKNOWN);
     }
     SIM_CHECK(cause, "fd %d: error %d has no cause", channel->file->number,

@@ -337,6 +337,7 @@ static void step_receive(chan *channel) {
     op *it = draw_receive(channel);
     it->need = sim_chance(512) ? it->length : 1 + sim_below(it->length);
     if (it->need > it->length) it->need = it->length;
+    spoil(it);
     sim_trace("receive %ld on channel %ld, %ld bytes", (int64_t)it->token,
               channel - channels, (int64_t)it->length);
     ports_expect(it, channel->port);
