@@ -313,7 +313,7 @@ async def test_a_pause_goes_on_in_the_next_call(
     monkeypatch.setattr(module, "FIRST_WAIT", 0.2)
     monkeypatch.setattr(module, "JITTER", 0)
     refusal = ConnectionRefusedError("nobody there")
-    # (On a busy machine a call may end as it connects, and the next one connects again.)
+    # (On a busy machine a call may end as it connects; the next one connects again.)
     server = Server(refusal, *[frames(then=stay)] * 100)
     async with FrameClient(server.connect) as client:
         await receive_in_pieces(client, lambda: client.stats.connections)
