@@ -30,6 +30,7 @@ from aiozerocopy._core.channel import (
     UNTRUSTED,
     Channel,
     OwnFd,
+    own_file,
     own_pipe,
 )
 from aiozerocopy._core.fds import duplicates
@@ -155,11 +156,11 @@ def _make_own(fd: int) -> int:
     if PORTABLE or not stat.S_ISFIFO(os.fstat(fd).st_mode):
         return -READS
     try:
-        own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK)
+        own = own_file(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
         return -READS
-    os.dup2(own, fd, inheritable=False)
-    os.close(own)
+    with contextlib.closing(own):
+        os.dup2(own.fd, fd, inheritable=False)
     return OWN
 
 
@@ -315,9 +316,8 @@ def _borrowed_socket(number: int) -> Iterator[socket.socket]:
 def _close_source(source: int | HasFileno, number: int) -> None:
     """Close the caller's fd or object."""
     if number <= 2:
-        null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, number)
-        os.close(null)
+        with contextlib.closing(own_file(os.devnull, os.O_RDWR)) as null:
+            os.dup2(null.fd, number)
     elif isinstance(source, int):
         os.close(number)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import stat
 from functools import partial
@@ -11,7 +10,9 @@ from functools import partial
 import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream
 
+from aiozerocopy._core.channel import OwnFd, own_file
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy._core.fds import duplicates
 from aiozerocopy._core.files import number_of
 from aiozerocopy._core.relaying import AnyFile, close_source, open_source, relay_streams
 from aiozerocopy._core.relaying import Relay as Relay
@@ -84,9 +85,7 @@ async def _run(
         finally:
             await close_source(opened)
     if not isinstance(sink, ByteSendStream):
-        with open_sink(sink, source) as file:  # (`open_writer` takes it over)
-            writer = open_writer(file)
-        async with writer:
+        async with open_sink(sink, source) as writer:
             return await _run(source, writer, nbytes, None, pieces, relay)
     if isinstance(source, ReceiveStream) and isinstance(sink, SendStream):
         if pieces:
@@ -95,8 +94,8 @@ async def _run(
     return await _through_python(relay, source, sink, nbytes)
 
 
-def open_sink(file: AnyFile, source: ByteReceiveStream) -> io.FileIO:
-    """Open a file for ourselves; a path is created, or emptied.
+def open_sink(file: AnyFile, source: ByteReceiveStream) -> SendStream:
+    """Open a stream of our own to a file; a path is created, or emptied.
 
     Raises:
         ValueError: the file is the source; it was not changed.
@@ -105,22 +104,18 @@ def open_sink(file: AnyFile, source: ByteReceiveStream) -> io.FileIO:
     """
     is_named = isinstance(file, (str, bytes, os.PathLike))
     if isinstance(file, (str, bytes, os.PathLike)):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-        fd = os.open(file, flags, 0o666)
+        ours = own_file(file, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK)
     else:
-        fd = os.dup(number_of(file, reading=False))
-    try:
-        status = os.fstat(fd)
+        ours = OwnFd(duplicates([number_of(file, reading=False)]))
+    with contextlib.closing(ours):  # (unless `open_writer` takes it over)
+        status = os.fstat(ours.fd)
         if stat.S_ISREG(status.st_mode):
             taken = source.fileno() if isinstance(source, ReceiveStream) else -1
             if taken >= 0 and os.path.samestat(os.fstat(taken), status):
                 raise ValueError(f"{file!r} cannot be relayed onto itself")
             if is_named:
-                os.ftruncate(fd, 0)
-        return io.FileIO(fd, "wb")
-    except BaseException:
-        os.close(fd)
-        raise
+                os.ftruncate(ours.fd, 0)
+        return open_writer(ours)
 
 
 async def _in_pieces(
