@@ -14,8 +14,15 @@ from aiozerocopy._core.channel import OwnFd, own_file
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.fds import duplicates
 from aiozerocopy._core.files import number_of
-from aiozerocopy._core.relaying import AnyFile, close_source, open_source, relay_streams
+from aiozerocopy._core.relaying import (
+    AnyFile,
+    check_part,
+    close_source,
+    open_source,
+    relay_streams,
+)
 from aiozerocopy._core.relaying import Relay as Relay
+from aiozerocopy._core.sending import LINGER
 from aiozerocopy._core.waiter import call_soon, current_loop
 from aiozerocopy.opening import open_writer
 from aiozerocopy.streams import ReceiveStream, SendStream
@@ -62,9 +69,7 @@ def relay(
         OSError: the file cannot be opened, or no thread can start.
         ValueError: a pipe or a file is both source and sink; a negative number.
     """
-    for name, number in (("nbytes", nbytes), ("offset", offset)):
-        if number is not None and number < 0:
-            raise ValueError(f"{name} must be at least 0, not {number}")
+    check_part(offset, nbytes)
     if offset is not None and isinstance(source, ByteReceiveStream):
         raise ValueError("only a file has an offset")
     return Relay(partial(_run, source, sink, nbytes, offset, pieces))

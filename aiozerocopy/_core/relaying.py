@@ -271,6 +271,13 @@ async def _send_unread(
 AnyFile = Union[str, bytes, "os.PathLike[Any]", int, HasFileno]
 
 
+def check_part(offset: int | None, nbytes: int | None) -> None:
+    """Raises: ValueError: one of the two is negative."""
+    for name, number in (("offset", offset), ("nbytes", nbytes)):
+        if number is not None and number < 0:
+            raise ValueError(f"{name} must be at least 0, not {number}")
+
+
 def open_source(file: AnyFile, offset: int | None = None) -> ReceiveStream:
     """Return a file as a source, from ``offset``; the caller's fd stays open.
 
@@ -278,11 +285,8 @@ def open_source(file: AnyFile, offset: int | None = None) -> ReceiveStream:
 
     Raises:
         OSError: it cannot be opened or is a directory.
-        ValueError: a negative offset.
         TypeError: as `settle`.
     """
-    if offset is not None and offset < 0:
-        raise ValueError(f"offset must be at least 0, not {offset}")
     flags = os.O_RDONLY | os.O_NONBLOCK
     if isinstance(file, (str, bytes, os.PathLike)):
         ours = own_file(file, flags)

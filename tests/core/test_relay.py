@@ -247,11 +247,14 @@ async def test_refused(tmp_path: Path, film: Path) -> None:
         with gzip.open(tmp_path / "x", "wb") as packed:
             with pytest.raises(TypeError, match="changes the bytes"):
                 await azc.relay(film, packed)
-        with pytest.raises(ValueError, match="nbytes must be at least 0, not -1"):
-            azc.relay(film, writer, -1)
         for call in (writer.send_file, partial(azc.relay, sink=writer)):
-            with pytest.raises(ValueError, match="offset must be at least 0, not -1"):
-                await call(film, offset=-1)
+            for part in ("nbytes", "offset"):
+                text = f"{part} must be at least 0, not -1"
+                with film.open("rb") as opened:
+                    opened.seek(10)
+                    with pytest.raises(ValueError, match=text):
+                        await call(opened, **{part: -1})
+                    assert opened.tell() == 10
         with pytest.raises(ValueError, match="only a file has an offset"):
             azc.relay(reader, writer, offset=2)
         with pytest.raises(ValueError, match="onto itself"):
