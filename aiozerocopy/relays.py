@@ -6,6 +6,7 @@ import contextlib
 import os
 import stat
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream
@@ -26,6 +27,10 @@ from aiozerocopy._core.sending import LINGER
 from aiozerocopy._core.waiter import call_soon, current_loop
 from aiozerocopy.opening import open_writer
 from aiozerocopy.streams import ReceiveStream, SendStream
+
+if TYPE_CHECKING:
+    from aiozerocopy._core.sending import Ticket
+    from aiozerocopy._core.waiter import Waiter
 
 PIECE = 256 << 10  # bytes at a time, of a file or through Python
 
@@ -57,7 +62,8 @@ def relay(
     After a cancel no more bytes are taken from the source; those taken before go out,
     so the message ends early (`SendStream.send_file` completes it).  If the sink
     breaks, bytes that were taken and are not out come with the source's next receive,
-    unless they went through Python: then they are lost.
+    unless they went through Python, or came from the fd of a pipe or socket: then they
+    are lost.  So is a piece if a cancel cuts off the ``send`` of such another stream.
 
     The kernel reads a file's pages when it sends them: a byte that changes meanwhile
     may arrive as it was before or after.
@@ -82,21 +88,27 @@ async def _run(
     offset: int | None,
     pieces: bool,
     relay: Relay,
+    ours: ReceiveStream | None = None,  # the source, if it was opened here
 ) -> int:
     if not isinstance(source, ByteReceiveStream):
-        opened = open_source(source, offset)
+        ours = open_source(source, offset)
         try:
-            return await _run(opened, sink, nbytes, None, pieces, relay)
+            return await _run(ours, sink, nbytes, None, pieces, relay, ours)
         finally:
-            await close_source(opened)
+            await close_source(ours)
     if not isinstance(sink, ByteSendStream):
         async with open_sink(sink, source) as writer:
-            return await _run(source, writer, nbytes, None, pieces, relay)
-    if isinstance(source, ReceiveStream) and isinstance(sink, SendStream):
-        if pieces:
-            return await _in_pieces(relay, source, sink, nbytes)
-        return await relay_streams(relay, source, sink, nbytes)
-    return await _through_python(relay, source, sink, nbytes)
+            return await _run(source, writer, nbytes, None, pieces, relay, ours)
+    try:
+        if isinstance(source, ReceiveStream) and isinstance(sink, SendStream):
+            if pieces:
+                return await _in_pieces(relay, source, sink, nbytes)
+            return await relay_streams(relay, source, sink, nbytes)
+        return await _through_python(relay, source, sink, nbytes)
+    except BaseException:
+        if ours is not None and ours._unread and not _is_file(ours):
+            await _pass_on(relay, ours, sink)
+        raise
 
 
 def open_sink(file: AnyFile, source: ByteReceiveStream) -> SendStream:
@@ -127,8 +139,8 @@ async def _in_pieces(
     relay: Relay, source: ReceiveStream, sink: SendStream, nbytes: int | None
 ) -> int:
     """Send one message for what the source has at a time, or for a piece of a file."""
-    fd = source.fileno()
-    is_file = fd >= 0 and stat.S_ISREG(os.fstat(fd).st_mode)
+    is_file = _is_file(source)
+    _enter(sink)
     while nbytes is None or relay.moved < nbytes:
         left = None if nbytes is None else nbytes - relay.moved
         if is_file:
@@ -154,20 +166,58 @@ async def _something(source: ReceiveStream, sink: SendStream) -> None:
 async def _through_python(
     relay: Relay, source: ByteReceiveStream, sink: ByteSendStream, nbytes: int | None
 ) -> int:
+    if isinstance(sink, SendStream):
+        _enter(sink)
     while nbytes is None or relay.taken < nbytes:
         most = PIECE if nbytes is None else min(PIECE, nbytes - relay.taken)
         try:
             data = await source.receive(most)
         except anyio.EndOfStream:
             break
-        relay._taken += len(data)
         if isinstance(sink, SendStream):
             # The queued bytes go out even if this is cancelled while it waits.
-            ticket = sink._put_now(sink._enter(), data)
-            relay._sent += len(data)
+            ticket = _put(relay, sink, data)
             if ticket is not None:
                 await ticket
         else:
-            await sink.send(data)
-            relay._sent += len(data)
+            await _send(relay, sink, data)
     return relay.moved
+
+
+async def _pass_on(relay: Relay, source: ReceiveStream, sink: ByteSendStream) -> None:
+    """Send what a cancelled receive has taken: nobody else could receive it.
+
+    (For a file `close_source` moves its position back instead.)
+    """
+    data, source._unread = source._unread, b""
+    with contextlib.suppress(Exception):  # (the relay's own exception goes on)
+        if isinstance(sink, SendStream):
+            _put(relay, sink, data)
+            return
+        with anyio.move_on_after(LINGER, shield=True):
+            await _send(relay, sink, data)
+
+
+def _put(relay: Relay, sink: SendStream, data: bytes) -> Ticket | None:
+    relay._taken += len(data)
+    ticket = sink._put_now(_enter(sink), data)
+    relay._sent += len(data)
+    return ticket
+
+
+async def _send(relay: Relay, sink: ByteSendStream, data: bytes) -> None:
+    relay._taken += len(data)
+    await sink.send(data)
+    relay._sent += len(data)
+
+
+def _enter(sink: SendStream) -> Waiter:
+    """Refuse a sink that takes no more, before bytes are taken for it."""
+    if sink._eof:
+        raise StreamClosed("send_eof was called before")
+    return sink._enter()
+
+
+def _is_file(source: ReceiveStream) -> bool:
+    fd = source.fileno()
+    return fd >= 0 and stat.S_ISREG(os.fstat(fd).st_mode)

@@ -310,7 +310,7 @@ def open_source(file: AnyFile, offset: int | None = None) -> ReceiveStream:
 
 async def close_source(source: ReceiveStream) -> None:
     """Close it; an open file's position is then after the bytes moved, not read."""
-    if unread := source._in.stats().leftover:
+    if unread := len(source._unread) + source._in.stats().leftover:
         with contextlib.suppress(OSError):  # not a regular file
             os.lseek(source.fileno(), -unread, os.SEEK_CUR)
     await source.aclose()
