@@ -25,7 +25,7 @@ from aiozerocopy._core.relaying import (
 from aiozerocopy._core.relaying import Relay as Relay
 from aiozerocopy._core.sending import LINGER
 from aiozerocopy._core.waiter import call_soon, current_loop
-from aiozerocopy.opening import open_writer
+from aiozerocopy.opening import check_stream, open_writer
 from aiozerocopy.streams import ReceiveStream, SendStream
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ def relay(
         StreamBroken: the text says which of the two broke; ``bytes_sent`` were moved.
         StreamClosed: one of the two was closed on this side.
         BusyResourceError: another task is receiving from the source.
-        OSError: the file cannot be opened, or no thread can start.
+        OSError: the file cannot be opened, or is no stream of bytes, or no thread can
+            start.
         ValueError: a pipe or a file is both source and sink; a negative number.
     """
     check_part(offset, nbytes)
@@ -91,6 +92,10 @@ async def _run(
     ours: ReceiveStream | None = None,  # the source, if it was opened here
 ) -> int:
     if not isinstance(source, ByteReceiveStream):
+        if not isinstance(source, (str, bytes, os.PathLike)):
+            number = number_of(source, reading=True)
+            # (A socket at its end may count as not connected, and still have bytes.)
+            check_stream(number, os.O_RDONLY, is_connected=False)
         ours = open_source(source, offset)
         try:
             return await _run(ours, sink, nbytes, None, pieces, relay, ours)

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import gzip
+import io
 import os
 import re
 import signal
@@ -232,6 +233,7 @@ async def test_into_a_file(appends: bool, tmp_path: Path, film: Path) -> None:
 
 async def test_refused(tmp_path: Path, film: Path) -> None:
     async with azc.pipe() as (reader, writer):
+        calls: list[Any] = [writer.send_file, partial(azc.relay, sink=writer)]
         with pytest.raises(IsADirectoryError):
             await azc.relay(tmp_path, writer)
         with pytest.raises(IsADirectoryError):
@@ -243,20 +245,26 @@ async def test_refused(tmp_path: Path, film: Path) -> None:
             with pytest.raises(OSError, match="reading only"):
                 await azc.relay(film, reads)
         with (tmp_path / "x").open("wb") as writes:
-            for call in (writer.send_file, partial(azc.relay, sink=writer)):
+            for call in calls:
                 with pytest.raises(OSError, match="writing only"):
                     await call(writes)
+        with socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+            with pytest.raises(io.UnsupportedOperation, match="SOCK_DGRAM"):
+                await azc.relay(datagrams, writer)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            with pytest.raises(io.UnsupportedOperation, match="listening"):
+                await azc.relay(listener, writer)
         with film.open() as text, pytest.raises(TypeError, match="binary mode"):
             await azc.relay(text, writer)
         with gzip.open(tmp_path / "x", "wb") as packed:
             with pytest.raises(TypeError, match="changes the bytes"):
                 await azc.relay(film, packed)
-        for call in (writer.send_file, partial(azc.relay, sink=writer)):
+        for call in calls:
             for part in ("nbytes", "offset"):
-                text = f"{part} must be at least 0, not -1"
+                says = f"{part} must be at least 0, not -1"
                 with film.open("rb") as opened:
                     opened.seek(10)
-                    with pytest.raises(ValueError, match=text):
+                    with pytest.raises(ValueError, match=says):
                         await call(opened, **{part: -1})
                     assert opened.tell() == 10
         with pytest.raises(ValueError, match="only a file has an offset"):
@@ -265,6 +273,21 @@ async def test_refused(tmp_path: Path, film: Path) -> None:
             await azc.relay(reader, writer)
         await writer.send(b"as before")
         assert await reader.receive() == b"as before"
+
+
+async def test_a_socket_that_both_sides_have_ended_still_has_its_bytes() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_connection(listener.getsockname()) as sock:
+            peer = listener.accept()[0]
+            peer.sendall(b"the answer")
+            sock.shutdown(socket.SHUT_WR)
+            peer.close()
+            with contextlib.suppress(OSError):
+                while sock.getpeername():
+                    pass
+            async with azc.pipe() as (reader, writer):
+                assert await azc.relay(sock, writer) == 10
+                assert await reader.receive() == b"the answer"
 
 
 async def test_a_relay_is_awaited_once(film: Path, tmp_path: Path) -> None:
