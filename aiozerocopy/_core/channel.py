@@ -134,7 +134,13 @@ class Channel(OfOneProcess):
 
     @classmethod
     def of_socket(cls, sock: socket.socket, flags: int) -> Channel:
-        """Take over the fd; if this raises, it is closed, or still the socket's."""
+        """Take over the fd; if this raises, it is closed, or still the socket's.
+
+        A number that the program may use as standard input or output is replaced.
+        """
+        if sock.fileno() in (0, 1, 2):
+            with sock:
+                return OwnFd(duplicates([sock.fileno()])).channel(flags)
         channel = cls.__new__(cls)
         channel._begin()
         fd = sock.fileno()

@@ -413,6 +413,22 @@ def test_interruption_as_a_socket_is_taken_over_leaves_no_fd(
     assert open_fds() <= before
 
 
+async def test_after_a_daemon_has_closed_stdin_no_stream_gets_its_number() -> None:
+    """Else what the program reads there, or prints, would be the stream's."""
+    stdin = os.dup(0)
+    try:
+        os.close(0)
+        one, other = azc.socketpair()
+        with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+            os.fstat(0)
+    finally:
+        os.dup2(stdin, 0)
+        os.close(stdin)
+    async with one, other:
+        await one.send(b"as ever")
+        assert await other.receive() == b"as ever"
+
+
 @linux_only
 @pytest.mark.filterwarnings("ignore:unclosed")
 async def test_interruption_as_a_pipe_is_taken_over_leaves_no_fd(
