@@ -468,6 +468,9 @@ class FrameClient(Ready, AsyncResource):
             if is_last:
                 raise
             return
+        if self._closed:  # (by `aclose`, which could not cancel `connect`)
+            await self._drop_stream()
+            return
         assert self._stream is not None
         self._connected_at = anyio.current_time()
         self._silence = _Silence()

@@ -31,6 +31,7 @@ from aiozerocopy._core.channel import (
     UNTRUSTED,
     Channel,
     OwnFd,
+    own_file,
     own_pipe,
 )
 from aiozerocopy._core.fds import duplicates
@@ -173,11 +174,11 @@ def _make_own(fd: int) -> int:
     if PORTABLE or not stat.S_ISFIFO(os.fstat(fd).st_mode):
         return -READS
     try:
-        own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK)
+        own = own_file(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
         return -READS
-    os.dup2(own, fd, inheritable=False)
-    os.close(own)
+    with contextlib.closing(own):
+        os.dup2(own.fd, fd, inheritable=False)
     return OWN
 
 
@@ -246,7 +247,7 @@ def _take_over(source: int | HasFileno, access: int | None) -> Iterator[OwnFd]:
         what = _FOR_PATHS[access].format(os.fspath(source))
         raise TypeError(f"a path must be opened first: write {what}")
     number = _number_of(source)
-    _check(number, access)
+    check_stream(number, access)
     settle(source, number, reading=access == os.O_RDONLY)
     with contextlib.closing(OwnFd(duplicates([number]))) as ours:
         yield ours
@@ -273,8 +274,11 @@ def _number_of(source: int | HasFileno) -> int:
     return number
 
 
-def _check(number: int, access: int | None) -> None:
-    """Refuse an fd that is not a stream of bytes in this direction (None: in both)."""
+def check_stream(number: int, access: int | None, *, is_connected: bool = True) -> None:
+    """Refuse an fd that is not a stream of bytes in this direction (None: in both).
+
+    A socket must also be connected, unless ``is_connected`` is False.
+    """
     try:
         mode = os.fstat(number).st_mode
         status = fcntl.fcntl(number, fcntl.F_GETFL)
@@ -285,7 +289,7 @@ def _check(number: int, access: int | None) -> None:
     if status & _O_PATH:
         raise io.UnsupportedOperation(f"fd {number} was opened with O_PATH")
     if stat.S_ISSOCK(mode):
-        _check_socket(number)
+        _check_socket(number, is_connected)
     elif not any(kind(mode) for kind in _STREAMS):
         raise io.UnsupportedOperation(
             f"fd {number} is neither a pipe, a file, a device nor a stream socket"
@@ -299,7 +303,7 @@ def _check(number: int, access: int | None) -> None:
 _STREAMS = (stat.S_ISFIFO, stat.S_ISREG, stat.S_ISCHR, stat.S_ISBLK)
 
 
-def _check_socket(number: int) -> None:
+def _check_socket(number: int, is_connected: bool) -> None:
     with _borrowed_socket(number) as sock:
         if sock.type != socket.SOCK_STREAM:
             raise io.UnsupportedOperation(
@@ -311,7 +315,8 @@ def _check_socket(number: int) -> None:
                 "returned, or use serve_tcp"
             )
         try:
-            sock.getpeername()
+            if is_connected:
+                sock.getpeername()
         except OSError as error:
             text = f"the socket with fd {number} is not connected"
             raise OSError(error.errno, text) from None
@@ -333,9 +338,8 @@ def _borrowed_socket(number: int) -> Iterator[socket.socket]:
 def _close_source(source: int | HasFileno, number: int) -> None:
     """Close the caller's fd or object."""
     if number <= 2:
-        null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, number)
-        os.close(null)
+        with contextlib.closing(own_file(os.devnull, os.O_RDWR)) as null:
+            os.dup2(null.fd, number)
     elif isinstance(source, int):
         os.close(number)
     else:

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import math
 import operator
+import os
 import sys
 import weakref
 from dataclasses import dataclass
@@ -32,6 +34,7 @@ from anyio.abc import AsyncResource
 from aiozerocopy._core import waiter
 from aiozerocopy._core.borrows import and_end
 from aiozerocopy._core.change import RemoteChange
+from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy._core.leases import Lease, view_of
 from aiozerocopy._core.memory import Memory, finalizing_view
 
@@ -128,7 +131,11 @@ class FramePool(AsyncResource):
             raise ValueError(f"a frame of shape {self.shape} has no bytes")
         if slots < 1:
             raise ValueError(f"slots must be at least 1, not {slots}")
-        memory = self._new_memory()
+        try:
+            memory = self._new_memory()
+        except OverflowError:  # more than C can count
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from None
+        self._process = OfOneProcess()
         self.nbytes: int = memory.nbytes
         self._memory: Memory | None = memory  # None once closed
         self._slots = memory.slots
@@ -145,10 +152,15 @@ class FramePool(AsyncResource):
 
         Raises:
             WouldBlock: there is none, or other tasks wait for one.
-            ClosedResourceError: the pool was closed.
+            ClosedResourceError: the pool was closed, or this is a forked child.
         """
         if self._memory is None:
             raise ClosedResourceError("the pool is closed")
+        if self._process.inherited:
+            raise ClosedResourceError(
+                "the pool belongs to the parent process, and this is a forked child: "
+                "make a pool of its own here"
+            )
         if self._line:
             raise WouldBlock
         return self._take(self._memory)
@@ -166,10 +178,12 @@ class FramePool(AsyncResource):
         The frame is not cleared: it has the contents of an earlier one.
 
         Raises:
-            ClosedResourceError: the pool was closed, before or during the call.
+            ClosedResourceError: the pool was closed, before or during the call, or
+                this is a forked child.
         """
         await waiter.enter()
-        if self._memory is None or (self._slots.free() and not self._line):
+        is_over = self._memory is None or self._process.inherited
+        if is_over or (self._slots.free() and not self._line):
             with contextlib.suppress(WouldBlock):  # (another thread may be quicker)
                 return self.acquire_nowait()
         return await self._wait_in_line()

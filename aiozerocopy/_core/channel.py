@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from aiozerocopy._core.binding import BUSY, IN_PROGRESS, check, constants, ffi, lib
 from aiozerocopy._core.borrows import Operation, borrowed, sweep
 from aiozerocopy._core.errors import error_of
-from aiozerocopy._core.fds import close_fds, no_fds
+from aiozerocopy._core.fds import close_fds, duplicates, no_fds
 from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy._core.memory import sweep as sweep_leases
 from aiozerocopy._core.pins import pin
@@ -76,6 +76,9 @@ class OwnFd:
         """The number; -1 once it is closed, or a channel has it."""
         return self._fds.fds[0] if self._fds.count else -1
 
+    def fileno(self) -> int:
+        return self.fd
+
     def channel(self, flags: int) -> Channel:
         channel = Channel.__new__(Channel)
         channel._begin()
@@ -90,6 +93,21 @@ class OwnFd:
 
     def close(self) -> None:
         close_fds(self._fds)
+
+
+def own_file(path: str | bytes | os.PathLike[Any], flags: int) -> OwnFd:
+    """Open a file.  Its number is 3 or higher, as that of a duplicate.
+
+    Raises: as `os.open`.
+    """
+    fds = no_fds()
+    fds.fds[0], fds.count = -1, 1
+    # (C stores the number: no exception in between can lose it.)
+    opened = map(os.open, [path], [flags], [0o666])
+    for _ in map(fds.fds.__setitem__, [0], opened):
+        pass
+    ours = OwnFd(fds)
+    return ours if ours.fd > 2 else OwnFd(duplicates([ours.fd]))
 
 
 def own_pipe() -> tuple[OwnFd, OwnFd]:
@@ -116,7 +134,13 @@ class Channel(OfOneProcess):
 
     @classmethod
     def of_socket(cls, sock: socket.socket, flags: int) -> Channel:
-        """Take over the fd; if this raises, it is closed, or still the socket's."""
+        """Take over the fd; if this raises, it is closed, or still the socket's.
+
+        A number that the program may use as standard input or output is replaced.
+        """
+        if sock.fileno() in (0, 1, 2):
+            with sock:
+                return OwnFd(duplicates([sock.fileno()])).channel(flags)
         channel = cls.__new__(cls)
         channel._begin()
         fd = sock.fileno()

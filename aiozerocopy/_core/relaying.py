@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
 
 from aiozerocopy._core.binding import IN_PROGRESS, constants, ffi, lib
 from aiozerocopy._core.borrows import or_undo
-from aiozerocopy._core.channel import IN, Channel
+from aiozerocopy._core.channel import IN, OwnFd, own_file
 from aiozerocopy._core.errors import StreamBroken, StreamClosed, error_of
-from aiozerocopy._core.fds import HasFileno
+from aiozerocopy._core.fds import HasFileno, duplicates
 from aiozerocopy._core.files import number_of
 from aiozerocopy._core.receiving import ReceiveStream
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiozerocopy._core.borrows import Operation
+    from aiozerocopy._core.channel import Channel
     from aiozerocopy._core.waiter import Waiter
 
 ALL = (1 << 64) - 1
@@ -270,6 +271,13 @@ async def _send_unread(
 AnyFile = Union[str, bytes, "os.PathLike[Any]", int, HasFileno]
 
 
+def check_part(offset: int | None, nbytes: int | None) -> None:
+    """Raises: ValueError: one of the two is negative."""
+    for name, number in (("offset", offset), ("nbytes", nbytes)):
+        if number is not None and number < 0:
+            raise ValueError(f"{name} must be at least 0, not {number}")
+
+
 def open_source(file: AnyFile, offset: int | None = None) -> ReceiveStream:
     """Return a file as a source, from ``offset``; the caller's fd stays open.
 
@@ -277,37 +285,32 @@ def open_source(file: AnyFile, offset: int | None = None) -> ReceiveStream:
 
     Raises:
         OSError: it cannot be opened or is a directory.
-        ValueError: a negative offset.
         TypeError: as `settle`.
     """
-    if offset is not None and offset < 0:
-        raise ValueError(f"offset must be at least 0, not {offset}")
     flags = os.O_RDONLY | os.O_NONBLOCK
     if isinstance(file, (str, bytes, os.PathLike)):
-        fd = os.open(file, flags)
+        ours = own_file(file, flags)
     else:
         number = number_of(file, reading=True)
         access = fcntl.fcntl(number, fcntl.F_GETFL) & (os.O_WRONLY | os.O_RDWR)
         if access == os.O_WRONLY:
             raise io.UnsupportedOperation(f"fd {number} is open for writing only")
         # (with an offset, open it again, so that the caller's position does not move)
-        name = f"/dev/fd/{number}"
-        fd = os.dup(number) if offset is None else os.open(name, flags)
-    try:
-        mode = os.fstat(fd).st_mode
-        if stat.S_ISDIR(mode):
+        if offset is None:
+            ours = OwnFd(duplicates([number]))
+        else:
+            ours = own_file(f"/dev/fd/{number}", flags)
+    with contextlib.closing(ours):
+        if stat.S_ISDIR(os.fstat(ours.fd).st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), file)
         if offset is not None:
-            os.lseek(fd, offset, os.SEEK_SET)
-    except BaseException:
-        os.close(fd)
-        raise
-    return ReceiveStream(Channel(fd, IN))
+            os.lseek(ours.fd, offset, os.SEEK_SET)
+        return ReceiveStream(ours.channel(IN))
 
 
 async def close_source(source: ReceiveStream) -> None:
     """Close it; an open file's position is then after the bytes moved, not read."""
-    if unread := source._in.stats().leftover:
+    if unread := len(source._unread) + source._in.stats().leftover:
         with contextlib.suppress(OSError):  # not a regular file
             os.lseek(source.fileno(), -unread, os.SEEK_CUR)
     await source.aclose()

@@ -37,7 +37,7 @@ from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.groups import groups, joined
 from aiozerocopy._core.lifetime import NOWHERE, Bound, Stats
 from aiozerocopy._core.pins import nbytes, send_at_once
-from aiozerocopy._core.relaying import Relay, relay_file
+from aiozerocopy._core.relaying import Relay, check_part, relay_file
 from aiozerocopy._core.waiter import (
     LOOP_IS_CHEAP,
     Waiter,
@@ -323,6 +323,7 @@ class SendStream(Bound, ByteSendStream):
 
         Raises: as `relay`, which says more.
         """
+        check_part(offset, nbytes)
 
         async def run(relay: Relay) -> int:
             return await relay_file(relay, self, file, offset, nbytes)

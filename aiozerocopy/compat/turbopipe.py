@@ -43,7 +43,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core.channel import OUT, Channel
+from aiozerocopy._core.channel import OUT, OwnFd
+from aiozerocopy._core.fds import duplicates
 from aiozerocopy._core.lock import Lock
 from aiozerocopy._core.pins import nbytes, overlap, pin_writable
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiozerocopy._core.borrows import Operation
+    from aiozerocopy._core.channel import Channel
     from aiozerocopy.opening import HasFileno
 
     _Key = tuple[int, int, int, int]  # an fd; its file's kind, device and inode
@@ -338,8 +340,7 @@ def _channel_to(number: int) -> Channel:
     if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
         raise io.UnsupportedOperation(f"fd {number} is open for reading only")
     enlarge_pipe(number, PIPE_SIZE)
-    # (the duplicate is in no variable: a signal's exception would leave it open)
-    channel = Channel(fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3), OUT)
+    channel = OwnFd(duplicates([number])).channel(OUT)
     channel.set_limit(_NO_LIMIT)  # (the limit is `_DEPTH`, in messages)
     return channel
 

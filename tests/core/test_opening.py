@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from answering import Answering
-from interruption import Interruption, open_fds
+from interruption import Interruption, hit_after_each_call, open_fds
 from links import everything, linux_only
 from unread import is_open
 
@@ -411,6 +411,37 @@ def test_interruption_as_a_socket_is_taken_over_leaves_no_fd(
             patch.setattr(kind, call, interrupted)
             stream_over(one).abort()
     assert open_fds() <= before
+
+
+async def test_after_a_daemon_has_closed_stdin_no_stream_gets_its_number() -> None:
+    """Else what the program reads there, or prints, would be the stream's."""
+    stdin = os.dup(0)
+    try:
+        os.close(0)
+        one, other = azc.socketpair()
+        with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+            os.fstat(0)
+    finally:
+        os.dup2(stdin, 0)
+        os.close(stdin)
+    async with one, other:
+        await one.send(b"as ever")
+        assert await other.receive() == b"as ever"
+
+
+@linux_only
+@pytest.mark.filterwarnings("ignore:unclosed")
+async def test_interruption_as_a_pipe_is_taken_over_leaves_no_fd(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+
+    async def take_over() -> None:
+        read_fd, write_fd = os.pipe()
+        with os.fdopen(read_fd), os.fdopen(write_fd, "wb") as file:
+            azc.open_writer(file, peer="reads").abort()
+
+    await hit_after_each_call(take_over, "opening", "_core.channel")
 
 
 # ---- how much a pipe holds ------------------------------------------------------

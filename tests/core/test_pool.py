@@ -1,5 +1,6 @@
 """FramePool: slots come back when nothing uses them any more, and not before."""
 
+import contextlib
 import ctypes
 import errno
 import gc
@@ -12,7 +13,7 @@ from typing import Any
 import anyio
 import numpy as np
 import pytest
-from links import begun_in_thread, is_trio, meanwhile, until
+from links import begun_in_thread, fork, is_trio, meanwhile, until
 from tensors import Tensor
 
 import aiozerocopy as azc
@@ -106,12 +107,36 @@ class TestFrames:
         with pytest.raises(TypeError, match=says):
             azc.FramePool(*arguments)
 
-    def test_more_than_there_is_is_refused(self) -> None:
+    @pytest.mark.parametrize(
+        ("shape", "slots"), [(1 << 40, 1 << 10), (1 << 70, 3), (1, 1 << 40)]
+    )
+    def test_more_than_there_is_is_refused(self, shape: int, slots: int) -> None:
         with pytest.raises(OSError, match=os.strerror(errno.ENOMEM)):
-            azc.FramePool((1 << 40,), slots=1 << 10)
+            azc.FramePool(shape, slots=slots)
 
 
 class TestSlots:
+    @pytest.mark.parametrize("slots", [1, 2])
+    def test_a_forked_child_gets_none(self, slots: int) -> None:
+        """Its frame is a copy; the pool's memory is the parent's."""
+
+        async def acquire() -> None:
+            with anyio.fail_after(5):
+                await pool.acquire()
+
+        with azc.FramePool(10, slots=slots) as pool, pool.acquire_nowait():
+            pid = fork()
+            if pid == 0:
+                refused = 0
+                for call in (pool.acquire_nowait, partial(anyio.run, acquire)):
+                    with contextlib.suppress(BaseException):
+                        try:
+                            call()
+                        except anyio.ClosedResourceError as error:
+                            refused += "forked child" in str(error)
+                os._exit(2 - refused)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
     def test_no_more_frames_than_slots(self) -> None:
         with azc.FramePool(10, slots=2) as pool:
             frames = [pool.acquire_nowait(), pool.acquire_nowait()]

@@ -1,12 +1,15 @@
 """Relays: every byte is in the sink or still in the source, and in order."""
 
 import contextlib
+import fcntl
 import gzip
+import io
 import os
 import re
 import signal
 import socket
 import ssl
+import struct
 import termios
 from functools import partial
 from pathlib import Path
@@ -17,6 +20,7 @@ import anyio.lowlevel
 import loans
 import pytest
 import scripts
+from anyio.abc import ByteReceiveStream, ByteSendStream
 from inventory import TASKS, thread_ids
 from limits import files_up_to
 from links import (
@@ -36,7 +40,7 @@ from links import (
 from oracle import assert_prefix, assert_same, payload
 
 import aiozerocopy as azc
-from aiozerocopy import ReceiveStream, Relay, SendStream
+from aiozerocopy import ReceiveStream, Relay, SendStream, relays
 from aiozerocopy._core.binding import PORTABLE
 
 pytestmark = pytest.mark.anyio
@@ -229,6 +233,7 @@ async def test_into_a_file(appends: bool, tmp_path: Path, film: Path) -> None:
 
 async def test_refused(tmp_path: Path, film: Path) -> None:
     async with azc.pipe() as (reader, writer):
+        calls: list[Any] = [writer.send_file, partial(azc.relay, sink=writer)]
         with pytest.raises(IsADirectoryError):
             await azc.relay(tmp_path, writer)
         with pytest.raises(IsADirectoryError):
@@ -240,25 +245,49 @@ async def test_refused(tmp_path: Path, film: Path) -> None:
             with pytest.raises(OSError, match="reading only"):
                 await azc.relay(film, reads)
         with (tmp_path / "x").open("wb") as writes:
-            for call in (writer.send_file, partial(azc.relay, sink=writer)):
+            for call in calls:
                 with pytest.raises(OSError, match="writing only"):
                     await call(writes)
+        with socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+            with pytest.raises(io.UnsupportedOperation, match="SOCK_DGRAM"):
+                await azc.relay(datagrams, writer)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            with pytest.raises(io.UnsupportedOperation, match="listening"):
+                await azc.relay(listener, writer)
         with film.open() as text, pytest.raises(TypeError, match="binary mode"):
             await azc.relay(text, writer)
         with gzip.open(tmp_path / "x", "wb") as packed:
             with pytest.raises(TypeError, match="changes the bytes"):
                 await azc.relay(film, packed)
-        with pytest.raises(ValueError, match="nbytes must be at least 0, not -1"):
-            azc.relay(film, writer, -1)
-        for call in (writer.send_file, partial(azc.relay, sink=writer)):
-            with pytest.raises(ValueError, match="offset must be at least 0, not -1"):
-                await call(film, offset=-1)
+        for call in calls:
+            for part in ("nbytes", "offset"):
+                says = f"{part} must be at least 0, not -1"
+                with film.open("rb") as opened:
+                    opened.seek(10)
+                    with pytest.raises(ValueError, match=says):
+                        await call(opened, **{part: -1})
+                    assert opened.tell() == 10
         with pytest.raises(ValueError, match="only a file has an offset"):
             azc.relay(reader, writer, offset=2)
         with pytest.raises(ValueError, match="onto itself"):
             await azc.relay(reader, writer)
         await writer.send(b"as before")
         assert await reader.receive() == b"as before"
+
+
+async def test_a_socket_that_both_sides_have_ended_still_has_its_bytes() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_connection(listener.getsockname()) as sock:
+            peer = listener.accept()[0]
+            peer.sendall(b"the answer")
+            sock.shutdown(socket.SHUT_WR)
+            peer.close()
+            with contextlib.suppress(OSError):
+                while sock.getpeername():
+                    pass
+            async with azc.pipe() as (reader, writer):
+                assert await azc.relay(sock, writer) == 10
+                assert await reader.receive() == b"the answer"
 
 
 async def test_a_relay_is_awaited_once(film: Path, tmp_path: Path) -> None:
@@ -606,6 +635,73 @@ async def _exactly(stream: ReceiveStream, n: int) -> bytes:
     return bytes(data)
 
 
+class Foreign(ByteSendStream):
+    """A stream of another package; a stuck one takes nothing."""
+
+    def __init__(self, *, is_stuck: bool = False) -> None:
+        self.got = b""
+        self._is_stuck = is_stuck
+
+    async def send(self, item: bytes) -> None:
+        if self._is_stuck:
+            await anyio.sleep_forever()
+        self.got += item
+
+    async def aclose(self) -> None: ...
+
+
+@pytest.mark.every_loop
+@pytest.mark.parametrize("to", ["ours", "file", "foreign", "stuck"])
+async def test_cancelled_as_bytes_come_from_an_fd_they_go_out(
+    to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were taken from the caller's pipe; a stuck sink is given up."""
+    monkeypatch.setattr(relays, "LINGER", 0)
+    foreign = Foreign(is_stuck=to == "stuck")
+    read_fd, write_fd = os.pipe()
+    async with azc.socketpair() as (sink, reader):
+        sinks: dict[str, Any] = {"ours": sink, "file": tmp_path / "copy"}
+        relay = azc.relay(read_fd, sinks.get(to, foreign), pieces=True)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_call, relay)
+            await others_wait()
+            os.write(write_fd, b"0123456789")
+            while _unread(read_fd) == 10:
+                pass  # (the loop does not run: a thread takes the bytes)
+            tasks.cancel_scope.cancel()
+        os.close(write_fd)
+        with open(read_fd, "rb") as file:  # noqa: ASYNC230
+            left = file.read()
+        got = b"" if to == "stuck" else b"0123456789".removesuffix(left)
+        assert (relay.taken, relay.moved) == (10 - len(left), len(got))
+        assert relay.taken > 0
+        if to == "ours":
+            assert await reader.receive() == got
+        elif to == "file":
+            assert (tmp_path / "copy").read_bytes() == got
+        else:
+            assert foreign.got == got
+
+
+def _unread(fd: int) -> int:
+    answer = fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4)
+    return int(struct.unpack("i", answer)[0])
+
+
+@pytest.mark.every_loop
+async def test_cancelled_as_a_file_is_read_its_position_is_after_the_moved_bytes(
+    film: Path,
+) -> None:
+    sink = Foreign()
+    with film.open("rb", buffering=0) as opened:
+        relay = azc.relay(opened, sink)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_call, relay)
+            await until(opened.tell)
+            tasks.cancel_scope.cancel()
+        assert opened.tell() == relay.moved == relay.taken == len(sink.got)
+
+
 @pytest.mark.every_loop
 @pytest.mark.parametrize(("kind", "to"), PAIRS)
 async def test_when_the_sinks_reader_leaves(kind: str, to: str) -> None:
@@ -821,6 +917,29 @@ async def test_a_lost_fd(lost: str, tmp_path: Path) -> None:
 
 
 # ---- other streams -----------------------------------------------------------------
+
+
+class ForeignSource(ByteReceiveStream):
+    """A stream of another package."""
+
+    def __init__(self, inner: ReceiveStream) -> None:
+        self._inner = inner
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        return await self._inner.receive(max_bytes)
+
+    async def aclose(self) -> None: ...
+
+
+@pytest.mark.parametrize("kind", ["whole", "pieces", "foreign"])
+async def test_after_the_end_of_the_sink_nothing_is_taken(kind: str) -> None:
+    async with azc.pipe() as (source, feeder), azc.socketpair() as (sink, _):
+        await feeder.send(b"still here")
+        await sink.send_eof()
+        first = ForeignSource(source) if kind == "foreign" else source
+        with pytest.raises(azc.StreamClosed, match="send_eof was called before"):
+            await azc.relay(first, sink, pieces=kind == "pieces")
+        assert await source.receive() == b"still here"
 
 
 async def test_from_and_to_tls(

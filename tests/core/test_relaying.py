@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import anyio
 import pytest
 from answering import Answering
+from interruption import hit_after_each_call
 from limits import files_up_to
-from links import Attempt, meanwhile, until
+from links import Attempt, linux_only, meanwhile, until
 from unread import SIZE
 
 import aiozerocopy as azc
@@ -18,6 +20,7 @@ from aiozerocopy import ReceiveStream, SendStream, StreamBroken, StreamClosed
 from aiozerocopy._core import relaying
 from aiozerocopy._core.binding import PORTABLE, ffi, lib
 from aiozerocopy._core.relaying import Relay, open_source
+from aiozerocopy.relays import open_sink
 
 pytestmark = pytest.mark.anyio
 
@@ -249,6 +252,29 @@ class TestFile:
         source = open_source(tmp_path / "fifo")
         assert not os.get_blocking(source.fileno())
         source.abort()
+
+    @linux_only
+    @pytest.mark.filterwarnings("ignore:unclosed")
+    @pytest.mark.parametrize("to", ["sink", "source"])
+    @pytest.mark.parametrize("kind", ["path", "number"])
+    async def test_an_interruption_leaves_no_fd(
+        self, film: Path, kind: str, to: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+        source, feeder = azc.pipe()
+        with film.open("r+b") as opened:
+            file = film if kind == "path" else opened.fileno()
+
+            async def call() -> None:
+                if to == "sink":
+                    open_sink(file, source).abort()
+                else:
+                    open_source(file, 4).abort()
+                    open_source(file).abort()
+
+            rooms = ("relays", "opening", "_core.relaying", "_core.channel")
+            async with source, feeder:
+                await hit_after_each_call(call, *rooms)
 
     @pytest.mark.parametrize("kind", ["file", "pipe"])
     async def test_what_was_read_too_much(

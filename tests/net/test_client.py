@@ -202,6 +202,27 @@ async def test_aclose_ends_a_receive(
     server.close()
 
 
+@pytest.mark.every_loop
+async def test_aclose_while_it_connects_and_cannot_be_cancelled() -> None:
+    server, may_connect = Server(frames(0, then=stay)), anyio.Event()
+
+    async def connect() -> Any:
+        with anyio.CancelScope(shield=True):
+            await may_connect.wait()
+            return await server.connect()
+
+    client = FrameClient(connect)
+    async with attempting(client.receive) as receiving:
+        await others_wait()
+        await client.aclose()
+        may_connect.set()
+    assert isinstance(receiving.error, azc.StreamClosed)
+    assert client._stream is None
+    with pytest.raises(anyio.BrokenResourceError):
+        await server.streams[0].send(b"is anybody there?")
+    server.close()
+
+
 async def collect(client: FrameClient) -> list[int]:
     return [frame.sequence async for frame in client]
 

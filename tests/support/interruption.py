@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
+from links import until
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -226,6 +227,8 @@ async def hit_after_each_call(
         with contextlib.suppress(Interruption), lines:
             await call()
         gc.collect()
+        with anyio.move_on_after(1):  # (C closes files in a thread)
+            await until(lambda: open_fds() <= before)
         return [f"fd {fd} is left" for fd in open_fds() - before]
 
     def some(places: list[Place]) -> list[Place]:
