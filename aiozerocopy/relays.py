@@ -111,7 +111,7 @@ async def _run(
             return await relay_streams(relay, source, sink, nbytes)
         return await _through_python(relay, source, sink, nbytes)
     except BaseException:
-        if ours is not None and ours._unread and not _is_file(ours):
+        if ours is not None and ours._has_unread() and not _is_file(ours):
             await _pass_on(relay, ours, sink)
         raise
 
@@ -194,13 +194,15 @@ async def _pass_on(relay: Relay, source: ReceiveStream, sink: ByteSendStream) ->
 
     (For a file `close_source` moves its position back instead.)
     """
-    data, source._unread = source._unread, b""
-    with contextlib.suppress(Exception):  # (the relay's own exception goes on)
-        if isinstance(sink, SendStream):
-            _put(relay, sink, data)
-            return
-        with anyio.move_on_after(LINGER, shield=True):
-            await _send(relay, sink, data)
+    # (the relay's own exception goes on)
+    with contextlib.suppress(Exception), anyio.CancelScope(shield=True):
+        while source._has_unread():
+            data = await source.receive(PIECE)
+            if isinstance(sink, SendStream):
+                _put(relay, sink, data)
+            else:
+                with anyio.move_on_after(LINGER):
+                    await _send(relay, sink, data)
 
 
 def _put(relay: Relay, sink: SendStream, data: bytes) -> Ticket | None:
