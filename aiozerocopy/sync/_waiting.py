@@ -138,7 +138,7 @@ class SharedPort(Port):
         self._ready = select.poll()
         self._ready.register(self.fileno(), select.POLLIN)
         self._lock = Lock()  # guards the next two
-        self._is_heard = False
+        self._listener: object = None  # a token of the thread that listens
         self._gates: list[threading.Lock] = []  # of the threads that do not listen
         self._is_left = False
 
@@ -178,11 +178,12 @@ class SharedPort(Port):
         self, gate: threading.Lock | None, ready: Question, seconds: float
     ) -> bool:
         """Listen, if no thread does; otherwise give the gate to the one that does."""
-        mine = False
+        mine: object = None
+        me = object()
         try:
             with self._lock:
-                if not self._is_heard:
-                    mine = self._is_heard = True
+                if self._listener is None:
+                    mine = self._listener = me
                 elif gate is not None:
                     self._gates.append(gate)
             if mine:
@@ -194,19 +195,20 @@ class SharedPort(Port):
         finally:
             if mine:  # (a signal handler may raise where `or_undo_now` is entered)
                 try:
-                    self._stop()
+                    self._stop(mine)
                 except BaseException:
-                    self._stop()
+                    self._stop(mine)
                     raise
-        return mine
+        return bool(mine)
 
-    def _stop(self) -> None:
-        """Let another thread listen; may be called twice."""
+    def _stop(self, mine: object) -> None:
+        """Let another thread listen; may be called twice, when one does already."""
         is_left = self._is_left
         if is_left:
             self.close()
         with self._lock:
-            self._is_heard = False
+            if self._listener is mine:
+                self._listener = None
         self._wake()
         if self._is_left and not is_left:  # (`leave` found that this thread listened)
             self.drain()

@@ -177,7 +177,7 @@ class TestFailures:
             if call == "send":
                 wait_until(lambda: one.stats.messages_queued)
             else:
-                wait_until(lambda: one._waiter.port._is_heard)
+                wait_until(lambda: one._waiter.port._listener)
             if (call, end) == ("send", "close"):  # close waits for the message
                 got = bytearray(8 * BIG)
                 with_it = in_thread(other.receive_exactly, got)
@@ -195,13 +195,25 @@ class TestFailures:
             port = one._waiter.port
             receive = one._it.receive(100)
             receive.send(None)
-            port._is_heard = True  # as if a thread listened without a turn
+            port._listener = object()  # as if a thread listened without a turn
             other.send(b"came")
             wait_until(lambda: select.select([port], [], [], 0)[0])
             receive.close()
-            port._is_heard = False
+            port._listener = None
             other.send(b"next")
             assert one.receive() == b"came"
+
+    def test_listener_that_stops_again_leaves_the_next_one_alone(self) -> None:
+        """An interrupted stop is repeated, when another thread may listen already."""
+        one, other = sync.socketpair()
+        with one, other:
+            port, mine, next_one = one._waiter.port, object(), object()
+            port._listener = mine
+            port._stop(mine)
+            port._listener = next_one
+            port._stop(mine)
+            assert port._listener is next_one
+            port._listener = None
 
     def test_abort_as_the_listener_begins_to_wait(self) -> None:
         """The fd must stay open, as another file could get its number."""
@@ -270,7 +282,7 @@ class TestThreads:
         one, other = sync.socketpair()
         with one, other:
             first = in_thread(one.receive)
-            wait_until(lambda: one._waiter.port._is_heard)
+            wait_until(lambda: one._waiter.port._listener)
             sends = in_thread(one.send, bytearray(8 * BIG))
             wait_until(lambda: one._waiter.port._gates)
             got = bytearray(8 * BIG)
@@ -499,7 +511,7 @@ class TestProcesses:
             threads = [threading.Thread(target=call, daemon=True) for call in calls]
             for thread in threads:
                 thread.start()
-            while not (len(opened) > 9 and reader._waiter.port._is_heard
+            while not (len(opened) > 9 and reader._waiter.port._listener
                        and one.stats.bytes_sent > 10**6):
                 pass
             print("here")
