@@ -315,7 +315,8 @@ class Audio:
             return
         kind, order, itemsize, shape = _described(samples)
         width = self.sample_bytes // self.channels
-        fits = kind in ("", "iuf"["suf".index(self.format[0])]) and itemsize == width
+        letter = self.format[0]  # f, u, or s for signed
+        fits = kind in ("", {"s": "i"}.get(letter, letter)) and itemsize == width
         if kind and width > 1:
             fits = fits and order == _without_order(self.format)[1]
         if not fits and itemsize == 1 and kind in ("", "u"):

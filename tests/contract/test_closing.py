@@ -53,7 +53,7 @@ async def test_aclose_sends_what_was_accepted(some: Link) -> None:
 
 
 @pytest.mark.every_loop
-@pytest.mark.parametrize("end", ["aclose", "send_eof", "a block"])
+@pytest.mark.parametrize("end", ["aclose", "send_eof", "a block", "an exception"])
 async def test_no_message_is_accepted_once_the_end_has_begun(
     end: str, some: Link
 ) -> None:
@@ -66,8 +66,9 @@ async def test_no_message_is_accepted_once_the_end_has_begun(
         async with anyio.create_task_group() as tasks:
             await stream.put(message(1, 0, BIG))
             await begun(stream)
-            leave = partial(stream.__aexit__, None, None, None)
-            tasks.start_soon(leave if end == "a block" else getattr(stream, end))
+            error = ValueError() if end == "an exception" else None
+            leave = partial(stream.__aexit__, None, error, None)
+            tasks.start_soon(getattr(stream, end, leave))
             await submitted(stream, 2)  # its flush
             for call in (
                 partial(stream.send, b"late"),
@@ -78,8 +79,8 @@ async def test_no_message_is_accepted_once_the_end_has_begun(
             ):
                 with pytest.raises(StreamClosed, match=r"being closed|send_eof"):
                     await call()
-            error = error_in_thread(stream.send_from_thread, b"late")
-            assert isinstance(error, StreamClosed)
+            refusal = error_in_thread(stream.send_from_thread, b"late")
+            assert isinstance(refusal, StreamClosed)
             reader.start()
         await stream.aclose()
     checker.finish()
