@@ -774,6 +774,23 @@ async def test_closed_stream_is_refused(studio: Studio) -> None:
 
 
 @pytest.mark.every_loop
+async def test_a_stream_that_is_being_closed_gets_no_more_frames(
+    studio: Studio,
+) -> None:
+    viewer = studio.viewer()
+    await viewer.near.put(bytes(BIG))
+    async with meanwhile(viewer.near.aclose):
+        await until(lambda: viewer.near._refusal)
+        await studio.publish(1)
+        error = viewer.client.error
+        assert "being closed" in str(error)
+        assert isinstance(error, azc.StreamClosed)
+        await viewer.far.receive_exactly(bytearray(BIG))
+    with pytest.raises(EndOfStream):
+        await viewer.far.receive()
+
+
+@pytest.mark.every_loop
 async def test_detached_client_completes_what_has_begun(studio: Studio) -> None:
     viewer = studio.viewer()
     await studio.publish(1, 2)
