@@ -247,7 +247,7 @@ def _take_over(source: int | HasFileno, access: int | None) -> Iterator[OwnFd]:
         what = _FOR_PATHS[access].format(os.fspath(source))
         raise TypeError(f"a path must be opened first: write {what}")
     number = _number_of(source)
-    check_stream(number, access)
+    check_fd(number, access)
     settle(source, number, reading=access == os.O_RDONLY)
     with contextlib.closing(OwnFd(duplicates([number]))) as ours:
         yield ours
@@ -274,7 +274,7 @@ def _number_of(source: int | HasFileno) -> int:
     return number
 
 
-def check_stream(number: int, access: int | None, *, is_connected: bool = True) -> None:
+def check_fd(number: int, access: int | None, *, is_connected: bool = True) -> None:
     """Refuse an fd that is not a stream of bytes in this direction (None: in both).
 
     A socket must also be connected, unless ``is_connected`` is False.

@@ -25,7 +25,7 @@ from aiozerocopy._core.relaying import (
 from aiozerocopy._core.relaying import Relay as Relay
 from aiozerocopy._core.sending import LINGER
 from aiozerocopy._core.waiter import call_soon, current_loop
-from aiozerocopy.opening import check_stream, open_writer
+from aiozerocopy.opening import check_fd, open_writer
 from aiozerocopy.streams import ReceiveStream, SendStream
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ async def _run(
         if not isinstance(source, (str, bytes, os.PathLike)):
             number = number_of(source, reading=True)
             # (A socket at its end may count as not connected, and still have bytes.)
-            check_stream(number, os.O_RDONLY, is_connected=False)
+            check_fd(number, os.O_RDONLY, is_connected=False)
         ours = open_source(source, offset)
         try:
             return await _run(ours, sink, nbytes, None, pieces, relay, ours)

@@ -86,11 +86,11 @@ def whole_sender(stream: ByteSendStream) -> SendStream | MessageStream:
     """Return the stream itself if it sends whole messages, else a sender over it."""
     if isinstance(stream, (SendStream, MessageStream)):
         return stream
-    check_stream(stream, "send")
+    expect_stream(stream, "send")
     return WholeSender(stream)
 
 
-def check_stream(stream: object, method: str) -> None:
+def expect_stream(stream: object, method: str) -> None:
     """Raises: TypeError: the stream lacks this method, or is not open yet."""
     if not hasattr(stream, method) or isinstance(stream, Coroutine):
         raise TypeError(
@@ -160,7 +160,7 @@ def exact_receiver(stream: ByteReceiveStream) -> ReceiveStream | ExactReceiver:
     """Return the stream itself if it is one of ours, else a receiver over it."""
     if isinstance(stream, ReceiveStream):
         return stream
-    check_stream(stream, "receive")
+    expect_stream(stream, "receive")
     return ExactReceiver(stream)
 
 
