@@ -258,7 +258,7 @@ class Channel(OfOneProcess):
         """Return whether a message has this operation, and its result was not noted."""
         if ready is None or ready is not self.ready:
             return False
-        return bool(ready.views) and ready.views[0] is not None
+        return not ready.views or ready.views[0] is not None  # (none: it has ended)
 
     def note_batch(
         self, port: Port, operation: Operation, sizes: Iterable[int], *found: int

@@ -13,6 +13,10 @@ misses nothing.
 Once a stream has left, its port is closed by the thread that listens: another thread
 would close the fd for which the listener waits, and take the event that wakes it.
 
+An operation may be ended by two threads at once: the listener, and one that takes it
+back.  They do that under the port's lock, since the buffers are free only when the
+first of the two has released them.
+
 An exception of a signal handler may come at any line of the main thread.  If that
 thread was the listener, it has stopped listening when the exception leaves.
 """
@@ -137,7 +141,7 @@ class SharedPort(Port):
         super().__init__()
         self._ready = select.poll()
         self._ready.register(self.fileno(), select.POLLIN)
-        self._lock = Lock()  # guards the next two
+        self._lock = Lock()  # guards the next two, and the end of operations
         self._listener: object = None  # a token of the thread that listens
         self._gates: list[threading.Lock] = []  # of the threads that do not listen
         self._is_left = False
@@ -172,7 +176,12 @@ class SharedPort(Port):
         If a thread listens, leave the events to it, too: they will wake it.
         """
         if not self._listen(None, lambda: True, 0):
-            self.look()
+            with self._lock:
+                self.look()
+
+    def close(self) -> bool:
+        with self._lock:
+            return super().close()
 
     def _listen(
         self, gate: threading.Lock | None, ready: Question, seconds: float
@@ -187,11 +196,11 @@ class SharedPort(Port):
                 elif gate is not None:
                     self._gates.append(gate)
             if mine:
-                super().drain()
+                self._end_operations()
                 if not ready():
                     self._wake()
                     self._ready.poll(None if seconds < 0 else seconds * 1000)
-                    super().drain()
+                    self._end_operations()
         finally:
             if mine:  # (a signal handler may raise where `or_undo_now` is entered)
                 try:
@@ -200,6 +209,10 @@ class SharedPort(Port):
                     self._stop(mine)
                     raise
         return bool(mine)
+
+    def _end_operations(self) -> None:
+        with self._lock:
+            super().drain()
 
     def _stop(self, mine: object) -> None:
         """Let another thread listen; may be called twice, when one does already."""

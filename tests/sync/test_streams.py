@@ -6,6 +6,7 @@ import linecache
 import os
 import select
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,7 +38,9 @@ from links import (
 from oracle import Checker, message, poison
 
 from aiozerocopy import StreamBroken, StreamClosed, sync
+from aiozerocopy._core import sending
 from aiozerocopy._core.binding import lib
+from aiozerocopy._core.pins import send_at_once
 from aiozerocopy.sync._waiting import SharedPort
 
 ROOMS = ("sync",)
@@ -203,6 +206,52 @@ class TestFailures:
             other.send(b"next")
             assert one.receive() == b"came"
 
+    @pytest.mark.skipif(sys.version_info < (3, 12), reason="buffers in Python: 3.12")
+    def test_taken_back_while_another_thread_releases_the_buffer(self) -> None:
+        one, other = sync.socketpair()
+        released, taken_back = threading.Event(), threading.Event()
+
+        class Slow:
+            def __buffer__(self, flags: int) -> memoryview:
+                return memoryview(b"slow" * BIG)
+
+            def __release_buffer__(self, view: memoryview) -> None:
+                taken_back.wait(0.2)  # (it must not come)
+                released.set()
+
+        with one, other:
+            port, channel = one._waiter.port, one._it._out
+            operation = channel.send_now(port, [Slow()])
+            other.receive_exactly(bytearray(4 * BIG))
+            draining = in_thread(port.drain)
+            wait_until(lambda: not operation.views)
+            channel.take_back_blocking(port, operation)
+            assert released.is_set()
+            taken_back.set()
+            draining.join()
+
+    def test_interrupted_as_another_thread_ends_the_message(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, other = sync.socketpair()
+
+        def interrupted(*given: Any) -> None:
+            send_at_once(*given)
+            other.receive_exactly(bytearray(4 * BIG))
+            in_thread(one._waiter.port.drain).join()
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        with one, other:
+            one.send(b"bound")
+            other.receive()
+            monkeypatch.setattr(sending, "send_at_once", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                one.send(bytearray(4 * BIG))
+            one.send(b"next")
+            assert other.receive() == b"next"
+            assert one._it._out.free()
+
     def test_listener_that_stops_again_leaves_the_next_one_alone(self) -> None:
         """An interrupted stop is repeated, when another thread may listen already."""
         one, other = sync.socketpair()
@@ -253,7 +302,7 @@ class TestFailures:
             def __enter__(self) -> None:
                 self.lock.acquire()
                 taken.append(self)
-                if len(taken) == 2:  # (the first one is at the beginning)
+                if len(taken) == 3:  # (two are at the beginning)
                     port.leave()
 
             def __exit__(self, *error: object) -> None:
