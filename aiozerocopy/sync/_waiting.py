@@ -138,13 +138,14 @@ class SharedPort(Port):
     """A port that several threads wait for."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._ready = select.poll()
-        self._ready.register(self.fileno(), select.POLLIN)
-        self._lock = Lock()  # guards the next two, and the end of operations
+        # Guards the next two, and the end of operations; first, since `close` needs it.
+        self._lock = Lock()
         self._listener: object = None  # a token of the thread that listens
         self._gates: list[threading.Lock] = []  # of the threads that do not listen
         self._is_left = False
+        super().__init__()
+        self._ready = select.poll()
+        self._ready.register(self.fileno(), select.POLLIN)
 
     def leave(self) -> None:
         """Close the port of a stream that has ended, now or when the listener stops.

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import linecache
 import os
 import select
@@ -263,6 +264,21 @@ class TestFailures:
             port._stop(mine)
             assert port._listener is next_one
             port._listener = None
+
+    def test_interrupted_as_a_port_is_made(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was opened is closed, and no finalizer complains."""
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        fds = os.listdir("/proc/self/fd")
+        monkeypatch.setattr(select, "poll", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            SharedPort()
+        gc.collect()
+        assert os.listdir("/proc/self/fd") == fds
 
     def test_abort_as_the_listener_begins_to_wait(self) -> None:
         """The fd must stay open, as another file could get its number."""
