@@ -317,7 +317,6 @@ class ReceiveStream(Bound, ByteReceiveStream):
                     self._spent = 0
                 waits = yields or self._unread or self._loop is NOWHERE
                 view = borrow(memory)
-                memory = None
                 least = n = len(view)
                 if need is not None:
                     least = need
@@ -335,11 +334,9 @@ class ReceiveStream(Bound, ByteReceiveStream):
                 self._reception = None
                 return received
             except BaseException as error:
-                memory = None  # (the traceback keeps this frame)
                 await self._keep(waiter, reception, view, error)
                 raise
         except BaseException as error:
-            memory = None  # (the traceback keeps this frame)
             await self._keep(waiter, reception, view, error)
             raise
 
