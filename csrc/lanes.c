@@ -170,7 +170,7 @@ static ssize_t write_pieces(azc_channel *channel, struct iovec *vec, int count) 
         }
         channel->extra_calls += again;
         sent += now;
-        if (now < n || must_stop(channel)) break;
+        if (r < 0 || now < n || must_stop(channel)) break;
         vec += parts;
         count -= parts;
     }
