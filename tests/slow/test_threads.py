@@ -11,6 +11,8 @@ import itertools
 import os
 import queue
 import random
+import select
+import signal
 import threading
 import time
 from collections import deque
@@ -21,7 +23,7 @@ from typing import Any
 import anyio
 import pytest
 from interruption import is_exported
-from links import begun_in_thread, fork, linux_only
+from links import FREE_THREADED, begun_in_thread, fork, linux_only
 from oracle import HEADER, Checker, message, poison
 
 import aiozerocopy as azc
@@ -157,6 +159,19 @@ class Crowd:
         checker.finish()
 
 
+def reap(child: int) -> None:
+    """Wait until a forked child has ended.
+
+    Without the GIL, Python's own locks may be held in the child for ever by threads
+    that it lacks: see docs/pages/threads.md.  Such a child is killed.
+    """
+    if FREE_THREADED:
+        with open(os.pidfd_open(child)) as end:
+            if not select.select([end], [], [], 10)[0]:
+                os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
 def play(crowd: Crowd) -> None:
     ends = (partial(azc.socketpair, peer="reads"), azc.pipe)
     pairs = [ends[n % 2]() for n in range(len(LOOPS))]
@@ -167,7 +182,7 @@ def play(crowd: Crowd) -> None:
     crowd.begin(crowd.blocking)
     if (child := fork()) == 0:
         os._exit(0)
-    os.waitpid(child, 0)
+    reap(child)
     dropping = threading.Thread(target=deque, args=(iter(crowd.given.get, None), 0))
     dropping.start()
     for thread in crowd.threads:  # the list grows meanwhile
