@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 KEYS, KEY_SECONDS = 2, 0.5  # at most 2 key frames on demand in 0.5 s, for all viewers
 HOLD_SECONDS = 0.05  # that the demand waits for a new frame
+LATER_SECONDS = 0.05  # that a frame waits at most for the runs that come first
 
 
 @dataclass(frozen=True)
@@ -61,15 +62,23 @@ class Packet:
 class Run(MessageStream):
     """One encoder: the picture it was started for, and the frames inside of it.
 
-    It is the stream of a hub's client, which sends it the messages of `Planes`.
+    It is the stream of a hub's client, which sends it the messages of `Planes`.  It
+    encodes a frame after the runs of ``first``, whose encoders would else be slower.
     """
 
-    def __init__(self, tell: Callable[[Packet], object]) -> None:
+    def __init__(
+        self,
+        tell: Callable[[Packet], object],
+        first: Callable[[], Sequence[Run]] = tuple,
+    ) -> None:
         self.picture: PictureFormat | None = None
         self.begun: anyio.Event = anyio.Event()  # the picture is known
         self.changed: anyio.Event = anyio.Event()  # another encoder is needed
         self.failure: str = ""
         self._tell = tell  # sends a packet to all viewers
+        self._first = first
+        self._done = -1  # sequence of the last message
+        self._progress = Change()
         self._encoder: Encoder | None = None
         self._ready = anyio.Event()  # there is an encoder
         self._turns = Turns()
@@ -103,21 +112,39 @@ class Run(MessageStream):
     async def send(self, item: Buffer = b"", *more: Buffer) -> None:
         """Encode a message of `Planes`."""
         header = Header.of(item)
-        if header.kind == REASON:
-            packet = Packet((item, *more), REASON, key=False, sequence=header.sequence)
-            self._reason = [packet]
-            self._tell(packet)
-            return
+        try:
+            if header.kind == REASON:
+                self._say_why(header, item, *more)
+            else:
+                await self._show(header, *more)
+        finally:
+            self._done = header.sequence
+            self._progress.happen()
+
+    def _say_why(self, header: Header, *message: Buffer) -> None:
+        packet = Packet(message, REASON, key=False, sequence=header.sequence)
+        self._reason = [packet]
+        self._tell(packet)
+
+    async def _show(self, header: Header, planes: Buffer) -> None:
         self._reason = []
         if self.picture is None:
             self.picture = header.picture
             self.begun.set()
         if self.picture == header.picture:
-            self._newest = header, more[0]
+            self._newest = header, planes
             await self._ready.wait()
+            await self._until_first_are_done(header.sequence)
             await self._encode()
         else:
             self.changed.set()
+
+    async def _until_first_are_done(self, sequence: int) -> None:
+        """Wait, but not for long: a run may end, and its encoder may hang."""
+        with anyio.move_on_after(LATER_SECONDS):
+            for run in self._first():
+                while run._done < sequence:
+                    await run._progress.next()
 
     @in_turn
     async def _encode(self, *, if_wanted: bool = False) -> None:

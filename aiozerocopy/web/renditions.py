@@ -5,6 +5,9 @@ How a frame travels
         when it is done with the last -> its encoder -> `Packet`, made once
         -> a `PacketQueue` for each viewer, which begins with a key frame
 
+Renditions encode a frame one after the other, the first one first, so that the others
+do not delay its viewers.
+
 A viewer gets the first rendition, or one with fewer bits if that fits its link: see
 `fit`.  It moves between two pictures, and begins the other rendition with a key frame.
 
@@ -67,8 +70,10 @@ def make_renditions(
     hub: Broadcast, planes: Planes, encoders: Encoders, codec: Codec
 ) -> list[Rendition]:
     """Return all renditions, which share the conversion of the frames."""
-    make = partial(Rendition, hub, planes, encoders, codec)
-    return [make(number) for number in range(len(SHARES))]
+    made: list[Rendition] = []
+    for _ in SHARES:
+        made.append(Rendition(hub, planes, encoders, codec, made.copy()))
+    return made
 
 
 class PacketQueue:
@@ -198,20 +203,22 @@ class Rendition:
         planes: Planes,
         encoders: Encoders,
         codec: Codec,
-        number: int,
+        first: Sequence[Rendition],
     ) -> None:
+        number = len(first)
         self._failed_at = self._begun_at = -math.inf  # when an encoder last did
         self._hub = hub
         self._planes = planes
         self._encoders = encoders
         self._codec = codec
+        self._first = first  # the better renditions
         self._rate = Rate(number, time.monotonic)
         self._is_half = number >= HALVED
         # Weak: a queue that a signal's exception leaves here ends with its task.
         self._queues: WeakSet[PacketQueue] = WeakSet()
         self._running = False
         self._scope: anyio.CancelScope | None = None
-        self._current = Run(self._push)
+        self._current = self._new_run()
 
     # -- viewers ------------------------------------------------------------------
 
@@ -289,12 +296,18 @@ class Rendition:
 
     # -- the encoder --------------------------------------------------------------
 
+    def _new_run(self) -> Run:
+        return Run(self._push, self._first_runs)
+
+    def _first_runs(self) -> Sequence[Run]:
+        return [each._current for each in self._first if each._running]
+
     async def _run(self) -> None:
         """Run one encoder after the other while somebody watches."""
         try:
             while self._queues:
                 self._begun_at = time.monotonic()
-                self._current = Run(self._push)
+                self._current = self._new_run()
                 with anyio.CancelScope() as self._scope:
                     await self._encode(self._current)
         except StreamClosed:
@@ -305,7 +318,7 @@ class Rendition:
             log.error("%s (%.0f %%) is not encoded: %s", title, part, error)
         finally:
             self._running = False
-            self._current = Run(self._push)
+            self._current = self._new_run()
             for queue in tuple(self._queues):
                 queue.end(self)
             self._queues.clear()

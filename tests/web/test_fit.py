@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import anyio
+import anyio.lowlevel
 import browser as chromium
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import fit, modes, pixels, renditions
 from aiozerocopy.web.child import by_ffmpeg
-from aiozerocopy.web.codecs import H264, Task
+from aiozerocopy.web.codecs import H264, Made, Task
 from aiozerocopy.web.exchange import CANNOT
 from aiozerocopy.web.link import Link
 from aiozerocopy.web.planes import Planes
@@ -110,7 +112,14 @@ def starts(encoders: Any, monkeypatch: pytest.MonkeyPatch) -> Starts:
     return starts
 
 
+@pytest.fixture
+def nobody_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """(On a busy machine no viewer may seem fast, and all would get fewer bits.)"""
+    monkeypatch.setattr(renditions.Rendition, "give_way", Mock(return_value=False))
+
+
 @with_each_encoder
+@pytest.mark.usefixtures("nobody_gives_way")
 async def test_without_the_others_they_go_on_with_the_first(
     hub: Broadcast, starts: Starts, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -144,6 +153,7 @@ async def test_without_the_first_they_go_back_to_the_second(
 
 
 @with_each_encoder
+@pytest.mark.usefixtures("nobody_gives_way")
 async def test_without_the_second_they_go_to_the_third(
     hub: Broadcast, starts: Starts
 ) -> None:
@@ -207,6 +217,57 @@ async def test_who_comes_while_an_encoder_begins_gets_all_bits(
     most = renditions.bitrate(320, 240)
     assert begun[0].bitrate < most
     followed.assert_called_once_with(most)
+    for queue in queues:
+        queue.leave()
+
+
+class Noting:
+    """Encoders that note who encodes which frame when, and may hang."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[str, int, int]] = []
+        self.gate = anyio.Event()
+        self.gate.set()
+
+    @asynccontextmanager
+    async def __call__(self, task: Task, tell: Any) -> AsyncIterator[Any]:
+        rate = task.bitrate
+
+        async def encode(planes: Any, number: int, *, is_key: bool) -> None:
+            self.noted.append(("begins", rate, number))
+            await anyio.lowlevel.checkpoint()
+            if rate == renditions.bitrate(320, 240):
+                await self.gate.wait()
+            self.noted.append(("ends", rate, number))
+            tell(Made(number, is_key, b""))
+
+        yield Mock(last=math.inf, encode=encode, wait=anyio.sleep_forever)
+
+
+@pytest.mark.every_loop
+async def test_a_frame_is_encoded_for_the_first_before_the_others(
+    hub: Broadcast,
+) -> None:
+    """If the first one's encoder hangs, the others go on."""
+    encoders = Noting()
+    noted, most = encoders.noted, renditions.bitrate(320, 240)
+    each = renditions.make_renditions(hub, Planes(), encoders, H264)
+    queues = [renditions.PacketQueue(Link(), each) for _ in each]
+    for number, queue in enumerate(queues[1:], 1):
+        queue.fit.number = number
+        queue._move(each[number])
+    for number in range(5):
+        await hub.publish(noise(number))
+        await until(partial(lambda count: len(noted) == count, 6 * (number + 1)))
+    begun, ended = noted[::2], noted[1::2]
+    assert [it[1:] for it in begun] == [it[1:] for it in ended]
+    rates = [rate for _, rate, _ in begun]
+    assert rates == 5 * sorted(set(rates), reverse=True)
+    assert rates[0] == most
+    encoders.gate = anyio.Event()
+    await hub.publish(noise(5))
+    await until(lambda: len(noted) == 35)
+    assert noted[30] == ("begins", most, 5)
     for queue in queues:
         queue.leave()
 
