@@ -18,6 +18,7 @@ import figures
 import pytest
 import sabotage
 from inventory import FDS, Inventory, held
+from part import part
 
 from aiozerocopy._core import borrows, memory, pins, waiter
 
@@ -37,6 +38,7 @@ STACKS = pytest.StashKey[int]()
 MORE_TIME = float(os.environ.get("AZC_PATIENCE", "1"))
 SLOW = f"{Path(__file__).parent}/slow/"
 IMPLY_SLOW = ("builds", "quiet")
+MANY = 8  # cases of one test
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -54,6 +56,24 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Tests in slow/ are slow, and so are those that build or need a quiet machine."""
     if str(item.path).startswith(SLOW) or any(map(item.get_closest_marker, IMPLY_SLOW)):
         item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Of a slow test with many cases, try a part in CI."""
+    cases: dict[object, list[pytest.Item]] = {}
+    for item in items:
+        is_slow = item.get_closest_marker("slow")
+        if is_slow and not any(map(item.get_closest_marker, IMPLY_SLOW)):
+            cases.setdefault(getattr(item, "function", None), []).append(item)
+    left_out: set[pytest.Item] = set()
+    for some in cases.values():
+        if len(some) >= MANY:
+            left_out.update(set(some).difference(part(some)))
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=list(left_out))
 
 
 def seconds_for(item: pytest.Item) -> float:

@@ -21,7 +21,6 @@ import itertools
 import logging
 import os
 import pkgutil
-import random
 import sys
 import sysconfig
 import tempfile
@@ -41,6 +40,7 @@ import pytest
 from interruption import Interruption, Lines, Place, hit_each_line, run_on
 from inventory import memory_in_use, nothing_left
 from links import BIG, cancelled_at, linux_only
+from part import part
 from rings import SMALL, connected, filled, opened, ring_pair
 from things import HOLD_NOTHING, NEVER, PICTURE, SCENES, SHOWN, WARNS, need_ffmpeg
 from things import SIZE as SHAPE
@@ -514,12 +514,7 @@ def unseen() -> Iterator[None]:
 def test_hit_at_every_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A signal's exception at every line leaves nothing, once its frames are gone.
-
-    With AZC_SOME_LINES=1 it is every third line, from any of the first three on.
-    """
-    is_part = os.environ.get("AZC_SOME_LINES") == "1"
-    share = slice(random.randrange(3), None, 3) if is_part else slice(None)
+    """A signal's exception at every line leaves nothing, once its frames are gone."""
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     monkeypatch.setattr(binary, "SILENT", 0.5)  # (so that a thread ends by itself)
     folders = (tmp_path / str(n) for n in itertools.count())
@@ -538,7 +533,7 @@ def test_hit_at_every_line(
         return complaints
 
     def first(places: list[Place]) -> list[Place]:
-        return [place for place in places if place[2] == 1][share]
+        return part([place for place in places if place[2] == 1])
 
     async def main() -> None:
         # (else a frame of asyncio keeps the error, and its frames, in a cycle)

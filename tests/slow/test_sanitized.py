@@ -17,6 +17,7 @@ from pathlib import Path
 import figures
 import pytest
 import trees
+from part import part
 
 # One link of each kind of fd and one loop, without tests that need no C of ours.
 CHOSEN = (
@@ -45,21 +46,24 @@ MEMORY = Sanitizer(
         "ASAN_OPTIONS": "detect_leaks=0",  # Python's own leaks at its end
         "PYTHONMALLOC": "malloc",
     },
-    tests=[
-        "contract/test_p0_done_means_yours.py",
-        "contract/test_p2_no_later_bytes.py",
-        "contract/test_p3_no_leak.py",
-        "core/test_ahead.py",
-        "core/test_channel.py",
-        "core/test_fds.py",
-        "core/test_finalizers.py",
-        "core/test_sending.py",
-        "core/test_interruptions.py",
-        "core/test_lending.py",
-        "core/test_lifetime.py",
-        "core/test_pool.py",
-        "core/test_relay.py",
-    ],
+    tests=part(
+        [
+            "contract/test_p0_done_means_yours.py",
+            "contract/test_p2_no_later_bytes.py",
+            "contract/test_p3_no_leak.py",
+            "core/test_ahead.py",
+            "core/test_channel.py",
+            "core/test_fds.py",
+            "core/test_finalizers.py",
+            "core/test_sending.py",
+            "core/test_interruptions.py",
+            "core/test_lending.py",
+            "core/test_lifetime.py",
+            "core/test_pool.py",
+            "core/test_relay.py",
+        ],
+        1 / 2,
+    ),
     # (A fork copies locks of the sanitizer's allocator in any state, so one of many
     # children forked beside busy threads would hang.  The sanitizer also takes far more
     # address space than a limit would leave.)

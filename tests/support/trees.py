@@ -41,7 +41,8 @@ def environment(tree: Path, **settings: str) -> dict[str, str]:
     Tests there keep no figures: the package may be broken on purpose.
     """
     path = os.pathsep.join([str(tree), *filter(None, sys.path)])
-    return os.environ | {"PYTHONPATH": path, "AZC_FIGURES": ""} | settings
+    others = {name: it for name, it in os.environ.items() if name != "AZC_PART"}
+    return others | {"PYTHONPATH": path, "AZC_FIGURES": ""} | settings
 
 
 def start_tests(
