@@ -22,6 +22,7 @@ MOST = int(os.environ.get("AZC_CROWD", "10000"))
 SIZES = [10**power for power in range(1, 10) if 10**power <= MOST]
 MANY = 1000  # with this many, costs shared by all channels hardly count
 BYTES = 1500  # of memory for a channel with a queued message
+RUNS = 3
 SLOWER = 6.0  # caches are small; a search of all channels would take 100 times as long
 
 pytestmark = [
@@ -37,7 +38,10 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
-    """Run the program for each size; return its figures."""
+    """Run the program for each size; return its figures, and its least times.
+
+    (Neighbours that are busy empty its caches, so that it takes more processor time.)
+    """
     program = tmp_path_factory.mktemp("crowd") / "crowd"
     sources = [
         *(path for path in (ROOT / "csrc").glob("*.c") if path.stem != "poller_poll"),
@@ -48,7 +52,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]
     subprocess.run([*command, "-lpthread", "-o", str(program)], check=True)
     told = {}
     for size in SIZES:
-        told[size] = json.loads(output([program, size]))
+        runs = [json.loads(output([program, size])) for _ in range(RUNS)]
+        least = {
+            what: min(each[what] for each in runs) for what in ("one_us", "round_us")
+        }
+        told[size] = runs[0] | least
     return told
 
 
