@@ -198,9 +198,13 @@ class Waiter:
             self._hear()
 
     def _hear(self) -> None:
-        self.port.drain()
-        if not self._users:
-            self._end()
+        try:
+            self.port.drain()
+            if not self._users:
+                self._end()
+        except BaseException:  # a signal interrupted it, and no event may be left
+            self.loop.call_in_loop(self._hear)
+            raise
 
     def leave(self, key: object) -> None:
         """Serve one stream fewer, and give back those of its buffers that are free."""

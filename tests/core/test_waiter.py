@@ -15,6 +15,7 @@ from typing import Any
 
 import anyio
 import pytest
+from interruption import Interruption
 from links import cut_short, is_trio, meanwhile, others_wait, until
 from unread import SIZE, Unread
 
@@ -76,6 +77,27 @@ async def test_it_stays_until_the_last_message_has_ended(busy: list[Busy]) -> No
     assert it.port.fileno() >= 0
     await it.read()
     await it.has_ended()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop"], indirect=True)
+async def test_an_end_that_is_interrupted_comes_again(
+    busy: list[Busy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy.append(it := Busy())
+    it.waiter.leave(it.key)
+    raised: list[Any] = []
+
+    def interrupt(_fd: int) -> None:
+        monkeypatch.undo()
+        raise Interruption
+
+    monkeypatch.setattr(it.waiter.loop, "unwatch", interrupt)
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: raised.append(context["exception"])
+    )
+    await it.read()
+    await it.has_ended()
+    assert [type(error) for error in raised] == [Interruption]
 
 
 async def test_a_stream_that_comes_meanwhile_uses_the_same(busy: list[Busy]) -> None:
