@@ -7,6 +7,8 @@ right before it may be one of these:
 ``<!-- after: ... -->``      such code, right after the fence
 ``<!-- until Ctrl-C -->``    it prints something, and runs until Ctrl-C
 ``<!-- not run: why -->``    at most `NOT_RUN` of them
+
+Other comments name the tests of what a page says.
 """
 
 import importlib.util
@@ -165,10 +167,19 @@ def test_nearly_all_programs_are_run() -> None:
     assert [note for note in notes if note not in known] == []
 
 
-def test_contract_names_tests_that_exist() -> None:
-    text = (FOLDER / "contract.md").read_text()
-    named = re.findall(r"`(tests/[\w/]+\.py)`(?:, `(\w+)`)?", text)
-    assert len(named) > 8
+def named_tests(text: str) -> Iterator[tuple[str, str]]:
+    """Yield file and name of the tests that a page names, in its text or a comment."""
+    yield from re.findall(r"`(tests/[\w/]+\.py)`(?:, `(\w+)`)?", text)
+    for comment in re.findall(r"<!-- (tests/.*?) -->", text, re.DOTALL):
+        for of_a_file in " ".join(comment.split()).split("; "):
+            file, _, names = of_a_file.partition(": ")
+            yield from ((file, name) for name in names.split(", "))
+
+
+@pytest.mark.parametrize("page", ["contract", "limits"])
+def test_named_tests_exist(page: str) -> None:
+    named = [*named_tests((FOLDER / f"{page}.md").read_text())]
+    assert len(named) > 20
     wrong = [
         (file, name)
         for file, name in named

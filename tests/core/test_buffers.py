@@ -8,6 +8,7 @@ import errno
 import gc
 import mmap
 import os
+import signal
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from typing import Any
 import anyio
 import numpy as np
 import pytest
+import scripts
 from links import (
     BIG,
     SENDS,
@@ -391,6 +393,21 @@ async def test_memory_that_ends_in_the_middle(
         assert isinstance(error, StreamBroken)
         assert "nothing was sent" not in str(error)
         assert error.errno == errno.EFAULT
+
+
+def test_memory_that_has_ended_is_converted() -> None:
+    """Only the kernel's copies can be refused: the processor's end the process."""
+    code = """
+    import mmap, tempfile
+    from aiozerocopy.frames import Conversion
+    with tempfile.TemporaryFile() as file:
+        file.truncate(640 * 360 * 3)
+        memory = mmap.mmap(file.fileno(), 0)
+        file.truncate(0)
+        Conversion("rgb24", "yuv420p", (640, 360)).to_yuv(memory, bytearray(345_600))
+    """
+    status, _, complained = scripts.finish(scripts.start(code))
+    assert status == -signal.SIGBUS, complained
 
 
 async def test_rescue_without_a_file(link: Link, beyond_the_end: mmap.mmap) -> None:

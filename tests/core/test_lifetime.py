@@ -158,6 +158,16 @@ class TestNumbers:
                 os.close(other)
         assert_prefix(received, sent)
 
+    async def test_the_same_file_again_goes_unnoticed(self, tmp_path: Path) -> None:
+        """Its device and inode are those that the stream knows."""
+        path = tmp_path / "file"
+        stream = azc.open_writer(path.open("wb"))
+        await stream.send(b"one")
+        _put_a_file_at(stream.fileno(), path)
+        await stream.send(b"of")
+        await stream.aclose()
+        assert path.read_bytes() == b"ofe"
+
 
 @every_loop
 def test_standard_files_that_a_daemon_has_closed(loop: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -36,6 +37,29 @@ if TYPE_CHECKING:
 @pytest.fixture
 def anyio_backend() -> str:
     return "trio"
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_guest_of_asyncio() -> None:
+    """Our calls find asyncio's loop there, so those that wait end with trio's error."""
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+
+    async def main() -> None:
+        reader, writer = azc.pipe()
+        await writer.send(b"one")
+        assert await reader.receive() == b"one"
+        with pytest.raises(TypeError, match="asyncio"):
+            await reader.receive()
+        reader.abort()
+        writer.abort()
+
+    trio.lowlevel.start_guest_run(
+        main,
+        run_sync_soon_threadsafe=loop.call_soon_threadsafe,
+        done_callback=done.set_result,
+    )
+    (await done).unwrap()
 
 
 # ---- trio's own checks ------------------------------------------------------------
