@@ -176,24 +176,28 @@ def _stuck_in_a_terminal() -> int:
 
 
 @linux_only
-@only_asyncio
-@pytest.mark.anyio
-async def test_threads_of_what_waits(tmp_path: Path) -> None:
+def test_threads_of_what_waits() -> None:
     """Each pipe that is full has a thread; all sockets together have one to send."""
+    scripts.run(
+        """
+    async def main():
+        def threads():
+            return len(os.listdir("/proc/self/task"))
 
-    def count() -> int:
-        return len(os.listdir("/proc/self/task"))
-
-    with contextlib.ExitStack() as ends:
-        before = count()
-        for kind, number, threads in (("unix", 5, 1), ("pipe", 3, 4), ("unix", 5, 4)):
+        before, streams = threads(), []
+        for make, number, more in (
+            (azc.socketpair, 5, 1), (azc.pipe, 3, 4), (azc.socketpair, 5, 4)
+        ):
             for _ in range(number):
-                link = ends.enter_context(open_link(kind, tmp_path))
-                stream = link.sender()
-                ends.callback(stream.abort)
-                await stream.put(bytes(BIG))
-                await begun(stream)
-            await until(lambda: count() == before + threads)  # noqa: B023
+                streams += make()
+                await streams[-1].put(bytes(16 << 20))
+                await begun(streams[-1])
+            assert threads() == before + more
+        for stream in streams:
+            stream.abort()
+    run(main)
+    """
+    )
 
 
 # ---- a pipe of ours that was made blocking -------------------------------------------
