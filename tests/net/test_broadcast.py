@@ -764,6 +764,21 @@ async def test_client_that_leaves_inside_of_a_frame(studio: Studio) -> None:
     assert (stats.sent, stats.dropped, stats.queued) == (0, 2, 0)
 
 
+@pytest.mark.every_loop
+async def test_client_that_has_left_is_noticed_by_the_next_frame(
+    studio: Studio,
+) -> None:
+    client = (gone := studio.viewer()).client
+    await studio.publish(1, size=10)
+    await until(lambda: client.stats.sent == 1)
+    gone.far.abort()
+    await others_wait()
+    assert client.error is None
+    await studio.publish(2, size=10)
+    await until(lambda: client.error is not None)
+    assert isinstance(client.error, azc.StreamBroken)
+
+
 async def test_closed_stream_is_refused(studio: Studio) -> None:
     near, far = azc.socketpair()
     async with near, far:
