@@ -176,7 +176,7 @@ def named_tests(text: str) -> Iterator[tuple[str, str]]:
             yield from ((file, name) for name in names.split(", "))
 
 
-@pytest.mark.parametrize("page", ["contract", "limits"])
+@pytest.mark.parametrize("page", ["contract", "limits", "threat-model"])
 def test_named_tests_exist(page: str) -> None:
     named = [*named_tests((FOLDER / f"{page}.md").read_text())]
     assert len(named) > 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import socket
 from typing import Any
 
@@ -116,7 +117,10 @@ async def test_refusals(hub: Broadcast, server: str) -> None:
 
 
 @each_way
-async def test_tokens(hub: Broadcast, server: str) -> None:
+async def test_tokens(
+    hub: Broadcast, server: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
     async with serving(server, hub, token=TOKEN) as to:
         for path, fields, status in (
             ("/", (), 401),
@@ -147,6 +151,9 @@ async def test_tokens(hub: Broadcast, server: str) -> None:
     async with serving(server, hub, token="sesame") as to:
         answer = await ask(to, "/metrics", "Authorization: Bearer sesame")
         assert answer.status == 200
+    said = [it.getMessage() for it in caplog.records if it.name == "aiozerocopy"]
+    assert "refused 127.0.0.1: its token is wrong" in said
+    assert not any(token in text for text in said for token in (TOKEN, "sesame"))
 
 
 @each_way
