@@ -21,6 +21,7 @@ from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.fds import MOST_FDS, close_fds, duplicates, numbers_in, room_for
 from aiozerocopy._core.pins import content, scratch
 from aiozerocopy._core.receiving import ReceiveStream as ReceiveStream
+from aiozerocopy._core.sending import CLOSING
 from aiozerocopy._core.sending import SendStream as SendStream
 from aiozerocopy._core.sending import Ticket as Ticket
 from aiozerocopy._core.waiter import checkpoint
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from aiozerocopy._core.fds import HasFileno
     from aiozerocopy._core.receiving import Reception
     from aiozerocopy._core.waiter import Waiter
+
+_EOF = "send_eof was called before"
 
 
 class BorrowedSocket(socket.socket):
@@ -57,6 +60,7 @@ class Stream(SendStream, ReceiveStream, ByteStream):
         self._receive_from(channel.opposite())
         self._socket: socket.socket | None = None
         self._eof = False
+        self._ending: set[object] = set()  # the calls of `send_eof` that go on
         SendStream.__init__(self, channel, **options)
         self._channels = (channel, self._in)
 
@@ -71,16 +75,21 @@ class Stream(SendStream, ReceiveStream, ByteStream):
         if self._eof:
             await checkpoint()
             return
+        call = object()
         try:
             self._enter()
-            self._take_no_more("send_eof was called before")
+            if self._refusal == CLOSING:
+                raise StreamClosed(CLOSING)
+            self._ending.add(call)
+            self._take_no_more(_EOF)
             await self.flush()
             await self._drain()
+            self._out.shutdown()
             self._eof = True
-        except BaseException:
-            self._take_more()
-            raise
-        self._out.shutdown()
+        finally:
+            self._ending.discard(call)
+            if self._refusal == _EOF and not (self._eof or self._ending):
+                self._take_more()
 
     def _take_more(self) -> None:
         waiter, self._refusal = self._waiter, ""

@@ -1,4 +1,4 @@
-"""The errors of a stream, and the only table from errno to exception.
+"""The errors of a stream, and the exception for each errno of one.
 
 Closed means that this program closed it.  Broken means that something else did, and the
 operating system's own error is the ``__cause__``.
@@ -19,8 +19,9 @@ class StreamClosed(anyio.ClosedResourceError):
 class StreamBroken(anyio.BrokenResourceError, ConnectionError):
     """The stream cannot go on: the peer left, or the operating system failed.
 
-    ``bytes_sent`` of the message's ``total`` bytes had gone out.  For a stream to a
-    child process ``returncode`` and ``stderr`` (its last lines) say why it left.
+    ``bytes_sent`` of the message's ``total`` bytes had gone out; of a receive, had
+    come.  For a stream to a child process ``returncode`` and ``stderr`` (its last
+    lines) say why it left.
     """
 
     def __init__(self, message: str, bytes_sent: int = 0, total: int = 0) -> None:
@@ -68,6 +69,7 @@ _CLOSED = {
 _BROKEN = {
     errno.EPIPE: "the reader is gone",
     errno.ECONNRESET: "the peer reset the connection",
+    errno.ENOTCONN: "the peer has left",
     errno.EBADF: "the fd was closed, or given to another file, behind our back",
     errno.EFAULT: BAD_MEMORY,
     errno.ENOSPC: "the disk is full",

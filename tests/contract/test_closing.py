@@ -106,6 +106,30 @@ async def test_a_cancelled_send_eof_refuses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.every_loop
+@pytest.mark.parametrize("end", ["aclose", "send_eof"])
+async def test_a_cancelled_send_eof_does_not_undo_another_end(
+    end: str, tmp_path: Path
+) -> None:
+    checker = Checker()
+    with open_link("unix", tmp_path) as link:
+        async with reading(link, checker.feed, start=False) as reader:
+            stream: Any = link.sender()
+            await stream.put(message(1, 0, BIG))
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(getattr(stream, end))
+                await submitted(stream, 2)  # its flush
+                with anyio.CancelScope() as scope, contextlib.suppress(StreamClosed):
+                    scope.cancel()
+                    await stream.send_eof()
+                with pytest.raises(StreamClosed, match=r"being closed|send_eof"):
+                    await stream.put(b"late")
+                reader.start()
+            await stream.aclose()
+    checker.finish()
+    assert checker.counts == {1: 1}
+
+
+@pytest.mark.every_loop
 async def test_abort_ends_every_sender(some: Link) -> None:
     received = bytearray()
     data = [message(1, n, BIG) for n in range(5)]
@@ -212,7 +236,7 @@ async def test_without_linger_nothing_is_waited_for(some: Link) -> None:
 async def test_linger_is_a_number_of_seconds(some: Link) -> None:
     async with some.sender() as stream:
         for wrong in (-1, float("nan")):
-            with pytest.raises(ValueError, match="linger is a number of seconds"):
+            with pytest.raises(ValueError, match="linger must be at least 0"):
                 await stream.aclose(linger=wrong)
         await stream.send(b"x")
 

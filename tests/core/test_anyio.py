@@ -87,6 +87,9 @@ class TestWrappers:
             ):
                 with pytest.raises(anyio.TypedAttributeLookupError):
                     stream.extra(attribute)
+            for _ in range(2):  # (what has failed was not called)
+                with pytest.raises(azc.StreamBroken, match="the peer has left"):
+                    await stream.send_eof()
 
     async def test_send_eof_is_half_a_close(self) -> None:
         ours, theirs = azc.socketpair()
