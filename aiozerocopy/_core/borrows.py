@@ -4,9 +4,10 @@ The states of an operation
     registered   its views are in `borrowed` and it is in `Port.operations`, both under
                  its token.  That happens before C is called.  So a signal handler may
                  raise between any two lines: C never has what is not registered
-    queued       C has returned -EINPROGRESS: one event will report the end
+    queued       C has returned -EINPROGRESS or -EBUSY: one event will report the end
     over         C has said so: by the result of the call or of `Channel.take_back`, or
-                 by an event.  Only then are the views removed from `borrowed`
+                 by an event.  Only then, or once C uses other memory for it
+                 (`move_to_copy`), are the views removed from `borrowed`
 
 `borrowed` is a global, so that a borrow lives as long as C may use the memory, even if
 the program has dropped everything that asked for it.  It holds views only, and so keeps
@@ -218,9 +219,12 @@ class Port:
 
     def look(self) -> None:
         """Do as `drain`, but leave the events to the thread that drains the port."""
-        most = 3 * len(self.operations)  # (of each: room, a copy, and the end)
-        events = ffi.new("azc_event[]", most)
-        for event in events[0 : max(0, lib.azc_port_take(self.id, 0, events, most))]:
+        count = most = _EVENTS
+        while count == most:  # (those that were noted before come first, again)
+            most *= 2
+            events = ffi.new("azc_event[]", most)
+            count = lib.azc_port_take(self.id, 0, events, most)
+        for event in events[0 : max(0, count)]:
             _note(event, self.operations)
 
     def forget(self, operation: Operation) -> None:

@@ -112,6 +112,20 @@ class TestEvents:
         operation.end()
         port.forget(operation)
 
+    def test_that_another_thread_is_to_take(self, pipe: Unread, port: Port) -> None:
+        """They stay in C, but do not hide those that come later."""
+        early = [pipe.send(port, data) for data in (bytes(SIZE), *[b"x"] * 200)]
+        last = pipe.send(port, bytes(SIZE))
+        pipe.read(SIZE + 201)
+        while not all(each.done for each in early):
+            port.look()
+        assert not last.done
+        pipe.read(SIZE - 1)
+        while pipe.channel.stats().queued:
+            pass
+        port.look()
+        assert last.done
+
 
 class TestWait:
     @pytest.mark.parametrize("seconds", [0, 0.2])
