@@ -44,6 +44,10 @@ ffi: Any = _azc.ffi
 lib: _Lib = cast("_Lib", _azc.lib)
 constants: Counters = cast("Counters", _azc.lib)
 
+for _name in ffi.list_types()[1]:
+    # (cffi completes a struct at its first use: here, before threads could race to it)
+    _ = ffi.typeof(f"struct {_name}").fields
+
 PORTABLE: bool = bool(constants.AZC_IS_PORTABLE)
 
 # The results of functions that send, besides 0, 1 and errors.
