@@ -120,6 +120,13 @@ def _remember(failures: dict[Operation, None], operation: Operation) -> None:
         failures[operation] = None
 
 
+def check_concurrent(concurrent: Concurrent) -> None:
+    """Raises: ValueError: there is no such choice."""
+    if concurrent not in get_args(Concurrent):
+        choices = " or ".join(map(repr, get_args(Concurrent)))
+        raise ValueError(f"concurrent must be {choices}, not {concurrent!r}")
+
+
 def _limit(nbytes: int, name: str) -> int:
     """Return the number of bytes as C takes it.
 
@@ -151,9 +158,7 @@ class SendStream(Bound, ByteSendStream):
         queue_limit: int = QUEUE_LIMIT,
         concurrent: Concurrent = "queue",
     ) -> None:
-        if concurrent not in get_args(Concurrent):
-            choices = " or ".join(map(repr, get_args(Concurrent)))
-            raise ValueError(f"concurrent must be {choices}, not {concurrent!r}")
+        check_concurrent(concurrent)
         channel.set_limit(_limit(queue_limit, "queue_limit"))
         self._out = channel
         self._rescue_limit = _limit(rescue_limit, "rescue_limit")
@@ -521,7 +526,7 @@ class SendStream(Bound, ByteSendStream):
             StreamBroken: an accepted message could not be sent, or not in time.
         """
         if linger is not None and not linger >= 0:
-            raise ValueError(f"linger is a number of seconds, not {linger!r}")
+            raise ValueError(f"linger must be at least 0 seconds, not {linger!r}")
         try:
             if not self._closed and linger != 0:
                 self._take_no_more(CLOSING)

@@ -21,6 +21,7 @@ import anyio
 import anyio.lowlevel
 
 from aiozerocopy._core.failure import Failure
+from aiozerocopy._core.sending import check_concurrent
 from aiozerocopy.opening import Opening, flags_for, stream_over
 
 if sys.version_info < (3, 11):  # (anyio needs it there, too)
@@ -69,12 +70,13 @@ def connect_tcp(
             (TimeoutError); the text has host and port, and the addresses if several
             were tried, and the cause is the error of the only address, or an
             ExceptionGroup of all.
-        TypeError, ValueError: an impossible host or port, or ``timeout`` or
-            ``dead_after`` is not above 0.
+        TypeError, ValueError: an impossible host or port, ``timeout`` or ``dead_after``
+            is not above 0, or an unknown ``concurrent``.
     """
     check_host(host)
     check_port(port)
     check_seconds(timeout=timeout, dead_after=dead_after)
+    check_concurrent(concurrent)
 
     async def connect() -> Stream:
         try:
@@ -124,8 +126,10 @@ def connect_unix(
 
     Raises:
         OSError: nobody listens there; the path is in the text.
+        ValueError: an unknown ``peer`` or ``concurrent``.
     """
     flags_for(peer)
+    check_concurrent(concurrent)
 
     async def connect() -> UnixStream:
         stream = stream_over(await connected_unix(path), concurrent, peer)

@@ -21,6 +21,7 @@ import anyio
 import anyio.lowlevel
 
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken, StreamClosed
+from aiozerocopy._core.sending import check_concurrent
 from aiozerocopy._core.waiter import running_asyncio_loop
 from aiozerocopy._net.admission import (
     CONNECTIONS,
@@ -63,7 +64,9 @@ BACKLOG = 1024
 BURST = 64  # clients let in before other tasks run
 LOOKS = 256  # clients let in or (which is quicker) refused before other tasks run
 PAUSE = 0.1  # seconds without accepting, when there are no fds or no memory
-BREATH = 0.02  # seconds without accepting after a refusal: then many come at once
+# Seconds without accepting after a refusal, so that the next clients are handled many
+# at a time.
+BREATH = 0.02
 
 log = logging.getLogger("aiozerocopy")
 
@@ -78,7 +81,6 @@ _PEER_LEFT = (
     TruncatedFrame,
     anyio.EndOfStream,
     anyio.BrokenResourceError,
-    NotAdmitted,
 )
 
 
@@ -113,13 +115,15 @@ def serve_tcp(
 
     Raises:
         TypeError, ValueError: the handler is not an async function, a host, a port, a
-            limit or a token is impossible, or ``ssl_context`` is a client's.
+            limit or a token is impossible, ``concurrent`` is unknown, or
+            ``ssl_context`` is a client's.
         OSError (when it is entered): listening failed; the text has host and port.
     """
     check_host(host)
     check_port(port)
     check_seconds(idle_timeout=idle_timeout, dead_after=dead_after)
     check_counts(1, max_connections=max_connections, max_per_address=max_per_address)
+    check_concurrent(concurrent)
     where = (host, port, BACKLOG, reuse_port)
     listen = partial(listen_tcp, *where, dead_after=dead_after)
     admission = Admission(ssl_context, tokens_of(token))
@@ -145,9 +149,11 @@ def serve_unix(
     byte is a name in Linux's abstract name space.  ``peer`` is as for `open_writer`.
     See `Server`, and `serve_tcp` for the rest.
 
-    Raises (when it is entered):
-        OSError: listening failed, or another process listens there; the text has the
-            path.
+    Raises:
+        TypeError, ValueError: the handler is not an async function, a mode, a limit or
+            a token is impossible, or ``peer`` or ``concurrent`` is unknown.
+        OSError (when it is entered): listening failed, or another process listens
+            there; the text has the path.
     """
 
     async def listen() -> list[Listener]:
@@ -155,6 +161,7 @@ def serve_unix(
         return [listen_unix(os.fspath(path), mode, BACKLOG)]
 
     flags_for(peer)
+    check_concurrent(concurrent)
     check_seconds(idle_timeout=idle_timeout)
     check_counts(0, mode=mode)
     check_counts(1, max_connections=max_connections)
@@ -192,8 +199,9 @@ class Server(Service):
     first; a client that does not read it keeps its place until the ``idle_timeout``.
 
     If the handler raises, the stream is aborted, the error is logged to "aiozerocopy"
-    (at debug level if the client merely left), and the server goes on.  So it does if
-    the handler awaited something of asyncio's that was cancelled.
+    (at debug level if the client merely left; at info level if it left in mid-frame;
+    for other frame errors as a refusal), and the server goes on.  So it does if the
+    handler awaited something of asyncio's that was cancelled.
     """
 
     def __init__(
@@ -245,7 +253,8 @@ class Server(Service):
 
     @property
     def refused(self) -> int:
-        """How many clients were sent away, or not admitted."""
+        """How many clients were sent away, not admitted, or sent frames that cannot be
+        taken."""
         return self._refusals.count
 
     # -- its life -----------------------------------------------------------------
@@ -313,16 +322,13 @@ class Server(Service):
             refused = self._refusals.count
             let_in = 0
             for _ in range(LOOKS):
-                accepted = await self._accept_one(listener.sock)
-                if accepted is None:
+                try:
+                    connection = self._accept_one(listener.sock)
+                except OSError as error:
+                    await self._pause_if_exhausted(error)
                     break
-                sock, address = accepted
-                with sock:
-                    guest = self._let_in(address)
-                    if guest is None:
-                        continue
-                    stream = stream_over(sock, self._concurrent, self._peer)
-                    connection = _Connection(stream, guest)
+                if connection is None:
+                    continue
                 self._connections[id(connection)] = connection
                 clients.start_soon(self._serve_client, connection)
                 let_in += 1
@@ -349,22 +355,32 @@ class Server(Service):
         self._refusals.note(address, _FULL)
         return None
 
-    async def _accept_one(
-        self, listener: socket.socket
-    ) -> tuple[socket.socket, str] | None:
-        """Return the next client and its address; None if there is none now."""
-        try:
-            sock, peer = listener.accept()
-        except OSError as error:
-            # Any other error: no connection is pending, or it was reset.
-            if error.errno in EXHAUSTED:  # fds may be freed meanwhile; log it once
-                if not self._exhausted:
-                    self._exhausted = True
-                    log.error("no clients are accepted for now: %s", error.strerror)
-                await anyio.sleep(PAUSE)
-            return None
+    def _accept_one(self, listener: socket.socket) -> _Connection | None:
+        """Return the next client; None if it was refused.
+
+        Raises:
+            OSError: no client waits, or it has left, or there are no fds or no memory.
+        """
+        sock, peer = listener.accept()
+        with sock:
+            guest = self._let_in(peer[0] if isinstance(peer, tuple) else "")
+            if guest is None:
+                return None
+            try:
+                stream = stream_over(sock, self._concurrent, self._peer)
+            except BaseException:
+                self._crowd.leave(guest)
+                raise
         self._exhausted = False
-        return sock, peer[0] if isinstance(peer, tuple) else ""
+        return _Connection(stream, guest)
+
+    async def _pause_if_exhausted(self, error: OSError) -> None:
+        """Wait until fds or memory may have been freed; log their lack once."""
+        if error.errno in EXHAUSTED:
+            if not self._exhausted:
+                self._exhausted = True
+                log.error("no clients are accepted for now: %s", error.strerror)
+            await anyio.sleep(PAUSE)
 
     async def _serve_client(self, connection: _Connection) -> None:
         try:

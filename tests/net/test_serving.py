@@ -29,7 +29,7 @@ from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._net import admission, listening, serving
 from aiozerocopy._net.foreign_streams import drop_stream
 from aiozerocopy.client import TokenRefused, open_stream, present_token
-from aiozerocopy.opening import Opening
+from aiozerocopy.opening import Opening, stream_over
 
 pytestmark = pytest.mark.anyio
 
@@ -515,6 +515,20 @@ async def test_limits_are_looked_at_where_they_are_given(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "make",
+    [
+        partial(azc.serve_tcp, echo),
+        partial(azc.serve_unix, echo, "at"),
+        partial(azc.connect_tcp, "127.0.0.1", 1),
+        partial(azc.connect_unix, "at"),
+    ],
+)
+def test_unknown_concurrent_is_refused_at_once(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"concurrent must be .* not 'wait'"):
+        make(concurrent="wait")
+
+
+@pytest.mark.parametrize(
     ("data", "says"),
     [
         (b"AZCF\1", "127.0.0.1 left in mid-frame: the stream ended after 5 of"),
@@ -559,6 +573,30 @@ async def test_accept_that_fails(
     async with server, connect(server) as stream:
         assert await ask(stream, b"hello") == b"hello"
     assert len(logged(caplog, logging.ERROR)) == bool(pauses)
+
+
+@pytest.mark.every_loop
+async def test_client_for_whose_stream_there_is_no_fd(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As if it got the number 0, which needs a duplicate, and no other were free."""
+    monkeypatch.setattr(serving, "PAUSE", 0.001)
+    codes = [errno.EMFILE, errno.EMFILE]
+
+    def faulty(*args: Any) -> azc.Stream:
+        if codes:
+            raise OSError(codes[0], os.strerror(codes.pop()))
+        return stream_over(*args)
+
+    monkeypatch.setattr(serving, "stream_over", faulty)
+    async with azc.serve_tcp(echo, max_connections=1) as server:
+        for _ in range(2):
+            async with connect(server) as stream:
+                with pytest.raises(EndOfStream):
+                    await stream.receive()
+        async with connect(server) as stream:
+            assert await ask(stream, b"hello") == b"hello"
+    assert len(logged(caplog, logging.ERROR)) == 1
 
 
 # ---- admission ------------------------------------------------------------------
@@ -722,6 +760,7 @@ def test_paces_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (azc.serve_tcp, {"port": "80"}, "port must be a whole number, not '80'"),
         (azc.serve_tcp, {"token": 5}, "token= must be a string or a list of str"),
+        (azc.serve_tcp, {"token": 1.5}, "token= must be a string .* not float"),
         (azc.serve_tcp, {"token": ["a", None]}, "token= .* not list of str, NoneType"),
         (azc.serve_unix, {"path": "s", "mode": "600"}, "mode must be a whole number"),
     ],
