@@ -92,9 +92,10 @@ class X11Screen:
         """Connect to the server.
 
         Raises:
-            ScreenError: there is no X server, or it refuses us or a request.
-            ValueError: a region off the screen, an unknown monitor, or pixels in a
-                format that is not supported.
+            ScreenError: there is no X server, it refuses us or a request, FFmpeg has no
+                name for its pixel format, or it has no XFIXES for the cursor.
+            ValueError: a region off the screen, an unknown monitor, rows with a gap at
+                their end, or a cursor over pixels that cannot be drawn over.
         """
         if self._is_opened:
             raise RuntimeError("this X11Screen was opened before")
@@ -208,7 +209,8 @@ class X11Screen:
 
         Raises:
             ScreenError: the server refused; `ScreenLost`: it has gone;
-                `ScreenChanged`: the region or monitor is not there any more.
+                `ScreenChanged`: the screen's size has changed, and the pictures are not
+                of a region that is still on it.
             anyio.ClosedResourceError: the screen is closed.
         """
         return await self._grab(0)

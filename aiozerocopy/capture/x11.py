@@ -40,9 +40,11 @@ class ScreenLost(ScreenError):
 
 
 class ScreenChanged(ScreenError):
-    """The screen has another size now, so the region or monitor is no longer there.
+    """The screen has another size now.
 
-    Frames that you keep stay valid; open the screen again for the new size.
+    Pictures of the whole screen or of a monitor end, and so do those of a region that
+    is no longer entirely on the screen.  Frames that you keep stay valid; open the
+    screen again for the new size.
     """
 
 

@@ -37,6 +37,7 @@ PRESETS = (
 H264 = ("libx264", "libopenh264", "mpeg4")
 CONTAINERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("mp4", "m4v", "mov", "mkv", "ts", "m2ts", "flv", "avi"), H264),
+    "mpegts": H264,  # (of a URL)
     "webm": ("libvpx-vp9", "libvpx", "libsvtav1"),
     "gif": ("gif",),
     "apng": ("apng",),

@@ -20,7 +20,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from aiozerocopy.ffmpeg.arguments import with_filters
+from aiozerocopy.ffmpeg.arguments import FILTER, with_filters
 from aiozerocopy.ffmpeg.codecs import PALETTES, RGB, last_value, named_in
 from aiozerocopy.frames import PIXELS, PLANES, Colour, Conversion
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from aiozerocopy.frames import Matrix
     from aiozerocopy.streams import ReceiveStream
 
-_FILTERING = ("-vf", "-filter", "-filter:v", "-filter:v:0", "-filter_complex", "-lavfi")
 _GREY = ("gray", "mono", "ya", "xyz")
 # FFmpeg's formats that take frames in any pixel format.
 _RAW = ("null", "rawvideo", "framecrc", "framehash", "framemd5")
@@ -72,7 +71,7 @@ def plan(
     is_raw = target is None and last_value(options, "-f") in _RAW
     if is_raw or named_in(options) == "copy":  # frames stay as they are
         return Plan(pix_fmt, [], [], list(options))
-    filtered = any(word in _FILTERING for word in options)
+    filtered = any(map(FILTER.fullmatch, options))
     if target is not None and target.startswith("yuvj"):  # JPEG's only colours
         colour = replace(colour, matrix="bt601", full_range=True)
     if pix_fmt.startswith("yuvj"):  # older FFmpegs trust the name more than the tag

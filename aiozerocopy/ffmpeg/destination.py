@@ -9,7 +9,8 @@ The states of a film
     broken off   FFmpeg failed, or had no time to end it.  The part that plays takes the
                  film's place if there is no older film, and else stays where it is
     too late     no older film may be replaced, but one has come: it stays where it is
-    discarded    no frame of it plays: it was deleted
+    discarded    no frame of it plays, FFmpeg did not start, or the Writer was aborted
+                 or never closed: it was deleted
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ def destination_of(
 
 
 def container_of(output: str | os.PathLike[str]) -> str:
-    """Return "flv" or "mpegts" for known URLs, else the end of the name."""
+    """Return the container of a known URL, such as "flv", else the end of the name."""
     name = os.fspath(output)
     scheme, found, _ = name.partition("://")
     if found and scheme in _SCHEMES:

@@ -92,8 +92,9 @@ class Encoder(Writer, ByteReceiveStream):
     ``format`` is "mp4" (in fragments, to be played while it comes), "mpegts", "webm",
     "mkv", "mov", or FFmpeg's name of any other format that can go through a pipe.
     ``group`` is the number of frames from one key frame to the next, by default as many
-    as two seconds have.  MP4 comes a group at a time, other formats a frame at a time.
-    With ``low_delay`` MP4 comes a frame at a time, too, and no frames are held back.
+    as two seconds have.  MP4 and MOV come a group at a time, other formats a frame at a
+    time.  With ``low_delay`` MP4 and MOV come a frame at a time, too, and the encoder
+    holds no frames back.
 
     `clients` gives the film to many clients, and `output` is for a `relay` elsewhere.
     The end of the block ends FFmpeg: chunks that were not taken are lost.
@@ -279,6 +280,8 @@ class Subscription(ObjectReceiveStream[bytes]):
             EndOfStream: the film has ended.
             ClientTooSlow: too much waited, and ``when_slow`` is "end".
             FFmpegError: FFmpeg failed, after the pieces that were received.
+            ValueError: FFmpeg's bytes cannot be cut, for example because of your
+                options.
             StreamClosed: the subscription was closed.
         """
         await anyio.lowlevel.checkpoint()

@@ -71,7 +71,8 @@ def failure(
 ) -> FFmpegError:
     """Return an error that says how FFmpeg ended, and what it logged last.
 
-    If the ``source`` is missing, a folder or forbidden, the error is an OSError, too.
+    If the ``source`` is missing, a folder or forbidden, the error is a
+    FileNotFoundError, IsADirectoryError or PermissionError, too.
     """
     error = FFmpegError(reason or _reason(returncode))
     said = log.rstrip().rpartition("\n")[2]
@@ -442,7 +443,10 @@ class Video:
 
     @property
     def log(self) -> str:
-        """FFmpeg's last warnings and errors."""
+        """What FFmpeg has logged last: warnings and errors.
+
+        For a Reader, also what it says of the film.
+        """
         return "" if self._process is None else self._process.stderr_tail
 
     @property

@@ -443,6 +443,7 @@ class Writer(Video):
         if error is None:
             await self.aclose()
             return
+        was_closed = self._closed
         # Finish the file if FFmpeg is quick enough, but let none of its errors hide the
         # exception that ended the block.
         with (
@@ -451,7 +452,8 @@ class Writer(Video):
             contextlib.suppress(StreamBroken, FileExistsError),
         ):
             await self.aclose()
-        self._tell_what_is_left(error)
+        if not was_closed:  # (else `aclose` has told it)
+            self._tell_what_is_left(error)
 
     def __del__(self) -> None:
         running = getattr(self, "_running", None)

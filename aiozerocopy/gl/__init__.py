@@ -2,13 +2,13 @@
 
 A `Readback` has ``depth`` pixel-pack buffers.  Each is in one of these states:
 
-=========  =======================================================  ===============
-state      what it means                                            goes on when
-=========  =======================================================  ===============
-idle       no frame or picture uses it                              ``submit``
-reading    the GPU fills it; its fence has not been passed          the fence passed
-leased     a `Picture`, or a view or array made of it, is alive     all are gone
-=========  =======================================================  ===============
+=========  =====================================================  ==================
+state      what it means                                          goes on when
+=========  =====================================================  ==================
+idle       no frame or picture uses it                            ``submit``
+reading    the GPU fills it, or its picture was not taken yet     ``next``, ``read``
+leased     a `Picture`, or a view or array made of it, is alive   all are gone
+=========  =====================================================  ==================
 
 Frames go only into idle buffers, so a picture that is still being sent is never
 overwritten, even if it was released; a forgotten picture is collected.

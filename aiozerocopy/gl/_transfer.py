@@ -201,37 +201,37 @@ def fastest(context: Any, size: tuple[int, int]) -> str:
 
     It blocks for some tens of milliseconds, while it measures.
     """
-    texture = context.texture(size, 4)
-    blank = context.framebuffer([texture])
+    functions = Functions(context)
 
     def seconds(pix_fmt: str) -> float:
         layout = Format(size, pix_fmt)
         sending = layout.nbytes * PIPE_SECONDS_PER_BYTE
-        return sending + min(_rounds(context, blank, layout))
+        return sending + min(_rounds(functions, blank, layout))
 
-    try:
-        return min("rgba", "yuv420p", key=seconds)
-    finally:
-        blank.release()
-        texture.release()
-
-
-def _rounds(context: Any, blank: Any, layout: Format) -> Iterator[float]:
-    """Yield the seconds from submission to picture, for each round."""
-    functions = Functions(context)
     with functions.current():
-        transfer = Transfer(functions, layout)
-        functions.forget_errors()
-        slot = Slot(functions, layout.nbytes, functions.has_storage, RemoteChange())
+        texture = context.texture(size, 4)
+        blank = context.framebuffer([texture])
         try:
-            functions.check("a pixel-pack buffer was made")
-            for _ in range(_ROUNDS):  # the first one compiles
-                context.finish()
-                start = time.perf_counter()
-                slot.begin(lambda: transfer.read(blank))
-                while not slot.poll():
-                    pass
-                yield time.perf_counter() - start
+            return min("rgba", "yuv420p", key=seconds)
         finally:
-            slot.delete()
-            transfer.release()
+            blank.release()
+            texture.release()
+
+
+def _rounds(functions: Functions, blank: Any, layout: Format) -> Iterator[float]:
+    """Yield the seconds from submission to picture, for each round."""
+    transfer = Transfer(functions, layout)
+    functions.forget_errors()
+    slot = Slot(functions, layout.nbytes, functions.has_storage, RemoteChange())
+    try:
+        functions.check("a pixel-pack buffer was made")
+        for _ in range(_ROUNDS):  # the first one compiles
+            functions.context.finish()
+            start = time.perf_counter()
+            slot.begin(lambda: transfer.read(blank))
+            while not slot.poll():
+                pass
+            yield time.perf_counter() - start
+    finally:
+        slot.delete()
+        transfer.release()

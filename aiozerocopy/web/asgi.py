@@ -80,13 +80,14 @@ def app(
 
     ``token``, ``title``, ``modes``, ``hardware``, ``origins``, ``quality`` and
     ``patience`` are those of `serve`.  So are ``hosts``, without which requests for any
-    address and for this machine's name are answered; ``hosts=["*"]`` leaves names to
-    the application around this one.  While ``max_viewers`` watch, or
-    ``max_per_address`` from one address (by default half of them; 127.0.0.1 and ::1
-    have no such limit), the page tells others that too many are watching, and tries
-    again.
+    address and for this machine's name are answered, and with a token those for every
+    name; ``hosts=["*"]`` leaves names to the application around this one.  While
+    ``max_viewers`` watch, or ``max_per_address`` from one address (by default half of
+    them; 127.0.0.1 and ::1 have no such limit), the page tells others that too many are
+    watching, and tries again.
 
-    The server gets a copy of each frame, one for all its viewers, and may copy again.
+    The server gets copies: of JPEG and raw frames one for all its viewers, of H.264 and
+    AV1 one for each.  It may copy again.
 
     Raises:
         TypeError, ValueError: a wrong setting, or no mode that can be offered here.

@@ -8,9 +8,10 @@ A relay takes a thread and some fds while it runs.  So each one moves one piece,
 turn at most, once the socket has room: a client that does not read takes neither.
 The states of a download
     waits   for room in its socket, and then for one of the `MOVERS`
-    moves   a piece, until its turn is over.  If the end of its turn cut it short, the
-            next one is as big as what went out (`FIRST_PIECE` at least), otherwise
-            twice as big
+    moves   a piece, until its turn is over.  If it took longer, the next one is half as
+            big as what went out (`FIRST_PIECE` at least), otherwise twice as big.  Over
+            TLS a piece is moved to its end, and has `TLS_PIECE` bytes at most: patience
+            is counted anew for each
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ PATH = "/file"
 MOVERS = 8  # pieces that are being moved at a time
 TURN = 0.5  # seconds that one may take
 FIRST_PIECE = 64 << 10  # bytes, which mostly fit if there is room
+TLS_PIECE = 1 << 20  # bytes
 KINDS = {".mkv": "video/x-matroska", ".ts": "video/mp2t"}  # not known on every machine
 
 _ONE_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
@@ -104,7 +106,9 @@ class Download:
                 at += taken
                 if is_whole and not taken:
                     break  # the file has become shorter
-                size = 2 * size if is_whole else max(FIRST_PIECE, taken)
+                size = 2 * size if is_whole else max(FIRST_PIECE, taken // 2)
+                if isinstance(sink, TLSStream):
+                    size = min(size, TLS_PIECE)
         if at < part.stop:
             sink.abort()
 
@@ -112,10 +116,10 @@ class Download:
         self, moving: Relay, sink: HttpStream, patience: anyio.CancelScope
     ) -> bool:
         """Move a piece; False if its turn ended first."""
-        if isinstance(sink, TLSStream):
-            # TLS needs no thread, and stopping midway would leave a record half sent.
+        if isinstance(sink, TLSStream):  # (no thread waits; a stop would cut it off)
+            begun = anyio.current_time()
             await moving
-            return True
+            return anyio.current_time() - begun < TURN
         if self._movers is None:
             self._movers = anyio.Semaphore(MOVERS)
         left = patience.deadline - anyio.current_time()

@@ -10,9 +10,10 @@
 An `Exchange` and its `Viewer` belong to the task that answers the request, and end with
 it.
 
-Another server keeps what it is given for as long as it likes.  So it gets copies: each
-frame as a few `bytes`, which all its viewers share.  It gets them one by one: if a
-viewer does not read, hardly more than one of them waits in that server.
+Another server keeps what it is given for as long as it likes.  So it gets copies as a
+few `bytes`: of JPEG and raw frames, one copy that all viewers share; of H.264 and AV1,
+one for each viewer.  It gets these `bytes` one by one: if a viewer does not read,
+hardly more than one of them waits in that server.
 """
 
 from __future__ import annotations
@@ -88,7 +89,10 @@ class Exchange(Protocol):
         """The client's connection; None under other servers."""
 
     async def respond(self, status: int, body: bytes, headers: Headers) -> None:
-        """Send a whole answer; for HEAD it is empty if GET's would have no end."""
+        """Send a whole answer.
+
+        For HEAD, an empty ``body`` says that GET's answer would have no end.
+        """
 
     async def start(self, headers: Headers) -> Viewer:
         """Begin an answer that has no end."""

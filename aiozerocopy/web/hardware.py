@@ -1,8 +1,8 @@
 """H.264 in hardware, by FFmpeg as a child, if the encoder holds no frame back.
 
 Encoders in hardware, and their drivers, differ in what they hold back and in whether
-they make a key frame on demand.  So each is tried first, once for each size.  If none
-passes, or the one that did ends by itself, the CPU encodes.
+they make a key frame on demand.  So each is tried first, once for each size.  If the
+one that passed ends by itself, the next one is tried.  If none passes, the CPU encodes.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Hardware:
         return None
 
     def _give_up(self, name: str, task: Task, why: str) -> None:
-        log.warning("%s: %s; the CPU encodes", name, why)
+        log.warning("%s: %s; another encoder goes on", name, why)
         self._passed[name, task.size] = False
 
 

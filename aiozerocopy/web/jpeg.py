@@ -77,7 +77,9 @@ _COMPRESSORS: dict[str, Compress] = {
 
 
 def find_compressor() -> Compress | None:
-    """Return the best compressor that is installed."""
+    """Return the best that is installed; None without NumPy, which makes the arrays."""
+    if not importlib.util.find_spec("numpy"):
+        return None
     for module, compress in _COMPRESSORS.items():
         if importlib.util.find_spec(module):
             return compress

@@ -1,4 +1,4 @@
-"""Frames as encoders of H.264 take them: YUV 4:2:0 of an even size.
+"""Frames as the encoders of H.264 and AV1 take them: YUV 4:2:0 of an even size.
 
 Each frame is converted once for all renditions, in a worker thread: the hub calls
 `Planes.message` once for all its clients that use it.  The frame's memory is free as

@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from aiozerocopy.web.pixels import PictureFormat
     from aiozerocopy.web.planes import Planes
 
-# Seconds until viewers may move to a rendition that has failed, or has just begun.
+# Viewers do not move to a rendition for FAILED_SECONDS after it has failed, nor for
+# RESTART_SECONDS after its encoder was started if it has no viewers any more.
 # Newcomers start the first one again RESTART_SECONDS after it failed.
 FAILED_SECONDS, RESTART_SECONDS = 60.0, 5.0
 MIN_BITRATE, MAX_BITRATE = 2_000_000, 8_000_000  # bits a second, of the first rendition

@@ -24,7 +24,7 @@ _TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 
 
 class Refused(Exception):
-    """A request that is answered with an error, and ``text`` to say why."""
+    """A request that is answered with an error or a redirect; ``text`` says why."""
 
     def __init__(self, status: int, text: str, headers: Headers | None = None) -> None:
         super().__init__(text)

@@ -83,7 +83,8 @@ def serve(
         TypeError, ValueError: a wrong setting, or no mode that can be offered here.
         FileNotFoundError, PermissionError: of the ``file``.
         OSError: as `serve_tcp`, when the server is entered.
-        RuntimeError: the hub was not entered before the server.
+        RuntimeError: the hub was not entered before the server, and an encoder needs
+            that.
     """
     check(host=host, port=port, ssl_context=ssl_context)
     limits = max_viewers, max_per_address

@@ -59,6 +59,14 @@ async def test_bad_codec(ffmpeg: str, tmp_path: Path) -> None:
     assert path.read_text() == "mine"
 
 
+async def test_aclose_that_fails_in_the_block(ffmpeg: str, tmp_path: Path) -> None:
+    with pytest.raises(FFmpegError) as caught:
+        path = tmp_path / "a.mp4"
+        async with Writer(path, SIZE, options=BAD, ffmpeg=ffmpeg) as video:
+            await video.aclose()
+    assert str(caught.value).count("nothing is left of the film") == 1
+
+
 async def test_existing_file_stays(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mkv"
     path.write_text("mine")

@@ -356,6 +356,7 @@ async def test_hardware_that_works_is_taken(
 def test_urls_have_their_container(url: str, muxer: str | None) -> None:
     assert destination.muxer_of(url, []) == ([] if muxer is None else ["-f", muxer])
     assert destination.muxer_of(url, ["-f", "x"]) == []
+    assert codecs.CONTAINERS[destination.container_of(url)] is codecs.H264
 
 
 def test_what_is_converted_here() -> None:
@@ -366,7 +367,12 @@ def test_what_is_converted_here() -> None:
 
     assert made("rgb24") == made("bgra") == made("yuv420p") == "yuv420p"
     assert made("rgb24", ours=False) == "rgb24"
-    assert made("rgb24", "-vf", "vflip") == "rgb24"
+    for option in (
+        *("-vf", "-filter", "-filter:v:0", "-filter_complex", "-lavfi"),
+        *("-filter_script:v", "-filter_complex_script", "-/filter_complex"),
+    ):
+        assert made("rgb24", option, "x") == "rgb24"
+    assert made("rgb24", "-filter:a", "x") == "yuv420p"
     assert made("rgb24", "-pix_fmt", "yuv444p") == "rgb24"
     assert made("rgb24", "-pix_fmt", "nv12") == "nv12"
     assert made("gbrp") == "gbrp"

@@ -606,6 +606,7 @@ def test_two_contexts(context: Any) -> None:
                 with (
                     gl.Readback(other, SIZE, "rgba") as second,
                     gl.Readback(context, SIZE, "rgba") as first,
+                    gl.Readback(other, SIZE, "auto"),  # (it draws to measure)
                 ):
                     for readback, framebuffer, picture in (
                         (first, ours, pictures[0]),

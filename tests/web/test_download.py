@@ -136,12 +136,29 @@ async def test_connection_goes_on_after_a_file(film: Path) -> None:
 
 
 @pytest.mark.every_loop
-async def test_over_tls(film: Path, tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+async def test_over_tls(
+    film: Path,
+    tls: tuple[ssl.SSLContext, ssl.SSLContext],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In small pieces, if the client is slow: it must take one within its patience."""
+    sizes: list[int] = []
+
+    def noted(source: Any, sink: Any, nbytes: int, *, offset: int) -> Relay:
+        sizes.append(nbytes)
+        return relay(source, sink, nbytes, offset=offset)
+
+    monkeypatch.setattr(download, "relay", noted)
+    monkeypatch.setattr(download, "TLS_PIECE", 1 << 18)
     server_side, client_side = tls
     async with serving(film, ssl_context=server_side) as server:
-        request = asking("/file", "Connection: close")
-        answer = Answer(await say(server, request, client_side))
-    assert answer.body == DATA
+        for turn, largest in ((10, 1 << 18), (0, download.FIRST_PIECE)):
+            monkeypatch.setattr(download, "TURN", turn)
+            request = asking("/file", "Connection: close")
+            answer = Answer(await say(server, request, client_side))
+            assert answer.body == DATA
+            assert max(sizes) == largest
+            sizes.clear()
 
 
 # ---- what goes wrong ---------------------------------------------------------------

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.frames import to_rgb
 from aiozerocopy.web import encoders as web_encoders
-from aiozerocopy.web import modes, pixels
+from aiozerocopy.web import jpeg, modes, pixels
 from aiozerocopy.web.child import by_ffmpeg
 from aiozerocopy.web.codecs import AV1, H264, Made, Task
 from aiozerocopy.web.encoding import Run
@@ -209,6 +209,7 @@ def test_without_numpy_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         "importlib.util.find_spec", lambda name: name != "numpy" and known(name)
     )
     assert web_encoders.find_encoders() is None
+    assert jpeg.find_compressor() is None
 
 
 async def test_frames_are_encoded_in_turn() -> None:

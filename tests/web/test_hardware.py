@@ -128,7 +128,7 @@ async def test_hardware_that_ends_is_replaced(
             while kinds.count(pixels.CONFIGURATION) < 2 or kinds[-1] != pixels.CODED:
                 header, _ = await viewer.message()
                 kinds.append(header[1])
-        assert "the CPU encodes" in caplog.text
+        assert "another encoder goes on" in caplog.text
         assert "is not encoded" not in caplog.text  # (so no other rendition took over)
         asked = log.read_text()
         await until(lambda: not hub.clients)

@@ -64,9 +64,9 @@ function acknowledger(socket) {
   };
 }
 
-// `take` gets each message, and a function that ends all with an error.  A message's
-// `done` acknowledges it when the page is done with it: the screen calls it if the screen
-// gets the message.
+// Calls take(message, fail) for each message; fail(error) closes the socket and rejects
+// the promise.  A message's done() acknowledges it: screen.shown and screen.explain call
+// it, and a way calls it for a picture that it skips.
 function overWebSocket(path, signal, take) {
   return new Promise((resolve, reject) => {
     const socket = new WebSocket(address(path, location.protocol === "https:" ? "wss:" : "ws:"));
@@ -101,8 +101,8 @@ function overWebSocket(path, signal, take) {
 }
 
 // Gives `paint` the newest picture: at once, and the next one when the display has taken
-// this one.  A hidden page's display takes none: nothing is painted or acknowledged there,
-// and the newest picture waits until the page is seen again.
+// this one.  A hidden page's display takes none: there one picture at most is painted and
+// acknowledged, and the newest of the others waits until the page is seen again.
 function painting(screen, signal, paint) {
   let newest = null;
   let isBusy = false;
