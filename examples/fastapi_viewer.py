@@ -4,7 +4,7 @@
     curl -X PUT 'http://127.0.0.1:8000/speed?value=3'
 
 The viewer is mounted below the panel, which is a page of its own with the live picture
-in a frame.  Needs numpy, fastapi, uvicorn, h11 and wsproto; ffmpeg for H.264.
+in a frame.  Needs numpy, fastapi, uvicorn, h11 and wsproto; PyAV or ffmpeg for H.264.
 """
 
 from __future__ import annotations

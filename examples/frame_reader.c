@@ -53,8 +53,12 @@ int main(void) {
                       !is_text(h.dtype, 4) || !is_text(h.pixel_format, 16) ||
                       !is_dtype(h.dtype);
         unsigned __int128 bytes = (unsigned)atoi((char[]){h.dtype[2], h.dtype[3], 0});
-        for (int i = 0; i < 8 && !corrupt; i++)
-            corrupt = i < h.ndim ? (bytes *= h.shape[i]) >> 64 != 0 : h.shape[i] != 0;
+        unsigned __int128 most = bytes; /* with 1 in place of each 0 */
+        for (int i = 0; i < 8 && !corrupt; i++) {
+            if (i < h.ndim) bytes *= h.shape[i];
+            if (h.shape[i]) most *= h.shape[i];
+            corrupt = most >> 63 || (i >= h.ndim && h.shape[i]);
+        }
         if (corrupt || bytes != h.payload) return fail("CorruptHeader");
         if (h.payload > LIMIT || h.metadata > 65536) return fail("FrameTooLarge");
         uint8_t *data = malloc((n = h.metadata + h.payload) + 1);

@@ -24,8 +24,11 @@ fn payload(h: &[u8]) -> Option<u64> { // how long it is, if the header agrees wi
         && if size == "1" { order == "|" } else { "<>".contains(order) }
         && "b1 u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8 c8 c16".split(' ').any(|known| known == item)
         && text(&h[40..56]).is_some() && (h[5] as usize..8).all(|i| sides(i) == 0);
-    let n = (0..h[5] as usize).try_fold(size.parse::<u64>().ok()?, |n, i| n.checked_mul(sides(i)))?;
-    (ok && n == u64_at(h, 24)).then_some(n)
+    if !ok { return None; }
+    let size = size.parse::<u64>().ok()?;
+    let bytes = |min| (0..h[5] as usize).try_fold(size, |n, i| n.checked_mul(sides(i).max(min)));
+    let (most, n) = (bytes(1)?, bytes(0)?); // most: with 1 in place of each 0
+    (most >> 63 == 0 && n == u64_at(h, 24)).then_some(n)
 }
 fn read(input: &mut impl Read) -> Result<Option<String>, &'static str> {
     let mut h = Vec::new();

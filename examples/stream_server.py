@@ -68,7 +68,8 @@ async def main(port: int, seconds: float | None, source: str, file: BinaryIO) ->
         film = hub.attach(writer, policy="block", encode=as_it_is)
         async for data in encoder.stdout:
             rest = bytearray(-len(data) % PACKET)
-            with contextlib.suppress(azc.IncompleteReceive):  # FFmpeg was killed
+            # (FFmpeg may be killed within a packet)
+            with contextlib.suppress(anyio.EndOfStream, azc.IncompleteReceive):
                 await encoder.stdout.receive_exactly(rest)
                 await hub.publish(data + rest)
         await hub.aclose()

@@ -2,7 +2,8 @@
 
     python examples/web_viewer.py --port 8000
 
-Needs numpy, h11 and wsproto; simplejpeg or Pillow for JPEG, and ffmpeg for H.264.
+Needs numpy, h11 and wsproto; simplejpeg or Pillow for JPEG, and PyAV or ffmpeg for
+H.264.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import re
 import shutil
 import signal
@@ -233,6 +234,18 @@ def test_stream_server_shows_what_it_files(tmp_path: Path) -> None:
         assert len(one) > 188
         assert len(one) % 188 == 0
         assert whole.endswith(one)
+
+
+@linux_only
+def test_stream_server_whose_ffmpeg_is_killed_within_a_packet(tmp_path: Path) -> None:
+    pytest.importorskip("h11")
+    program = tmp_path / "ffmpeg"
+    program.write_text("#!/bin/sh\nprintf half\nkill -KILL $$\n")
+    program.chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    command = [sys.executable, EXAMPLES / "stream_server.py", "--port", free_port()]
+    done = ran(command, env=environment(PATH=path), timeout=18)
+    assert (done.stderr, done.returncode) == ("FFmpeg failed: -9\n", 1)
 
 
 @pytest.mark.slow

@@ -280,8 +280,9 @@ def port(text: str) -> int:
 
 def address(text: str) -> Address:
     """``localhost:8000``, ``[::1]:8000``, or the path of a Unix socket."""
-    if re.match("[a-z]+://", text):
-        raise Refused(text, "is for browsers", "HOST:PORT as serve --tcp shows it")
+    if url := re.match("([a-z]+)://", text):
+        what = "is for browsers" if url[1] in ("http", "https") else "is a URL"
+        raise Refused(text, what, "HOST:PORT as serve --tcp shows it")
     host, number = parse_address(text)
     if number is None:
         if host == "localhost" or _is_ip(host):

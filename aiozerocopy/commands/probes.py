@@ -141,7 +141,7 @@ def pipe_size() -> Seen:
 
 @_probe(
     "RWF_NOWAIT on pipes",
-    "a pipe that others hold too is served by a thread of its own",
+    "messages to a pipe that others hold too go through a thread, 4 KiB at a time",
     of_linux=True,
 )
 def rwf_nowait() -> Seen:

@@ -51,7 +51,7 @@ SCENE = Size(1280, 720)  # of the demo
 
 
 class FrameSource:
-    """Frames at their own pace, with the name of their pixel format."""
+    """Frames as fast as they are taken, and the name of their pixel format."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options

@@ -70,19 +70,22 @@ def pack(frames: Sequence[Frame]) -> tuple[list[Frame], int]:
 def _in_first_block(frames: Sequence[Frame], sizes: Sequence[int]) -> int:
     """Return how many frames go into the first block.
 
-    ``bytes`` do: they were pickled or compressed.  So does the first other buffer, if
-    there is little before it, with further buffers of the same object.
+    ``bytes`` do, mostly pickled or compressed.  So does the first other buffer, if
+    there is little beside it, with further buffers of the same object; what follows is
+    in the block only as long as that stays little.
     """
     kept: object = None
-    before = 0
+    beside, most = 0, 0  # bytes that `kept` keeps alive in vain, and their limit
     for number, (frame, size) in enumerate(zip(frames, sizes, strict=True)):
         owner = frame.obj if isinstance(frame, memoryview) else frame
-        if size and not isinstance(owner, bytes):
-            if kept is None and before <= max(LITTLE, size // PART):
-                kept = owner
-            elif kept is not owner:
-                return number
-        before += size
+        if not size or isinstance(owner, bytes):
+            beside += size
+        elif kept is None:
+            kept, most = owner, max(LITTLE, size // PART)
+        elif owner is not kept:
+            return number
+        if kept is not None and beside > most:
+            return number
     return len(frames)
 
 

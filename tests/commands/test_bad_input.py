@@ -126,6 +126,7 @@ CASES: list[tuple[str, int, str]] = [
     # -- view
     ("view", 2, "required: address"),
     ("view http://127.0.0.1:{web}/", 2, "for browsers"),
+    ("view tcp://127.0.0.1:{tcp}", 2, "is a URL: write HOST:PORT"),
     ("view nonsense.invalid:9000", 1, "check the name"),
     ("view 127.0.0.1:1", 1, "is the server running"),
     ("view nowhere.sock", 1, "'nowhere.sock': No such file"),

@@ -122,6 +122,13 @@ def test_first_array_shares_a_block_with_little(
     assert (len(source.asked) == 2) == together
 
 
+def test_bytes_behind_an_array_share_its_block_while_they_are_few() -> None:
+    frames = [b"header", np.zeros(100_000, "u1").data, b"x" * 3000, b"y" * 4000]
+    source = Bytes(sent(frames))
+    assert received(source) == frames
+    assert source.asked[2:] == [4000]
+
+
 def test_pieces_of_one_array_stay_together() -> None:
     view = np.zeros(100_000, "u1").data
     source = Bytes(sent([b"header", view[:60_000], view[60_000:]]))
