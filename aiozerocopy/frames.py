@@ -251,7 +251,9 @@ def _to_planes(
         size = shape[1], shape[0]
     if pix_fmt is None:
         channels = shape[2] if len(shape) == 3 else 3
-        pix_fmt = {3: "rgb24", 4: "rgba"}.get(channels, f"{channels} channels")
+        if channels not in (3, 4):
+            raise ValueError(f"pixels of {channels} channels: RGB has 3, RGBA has 4")
+        pix_fmt = "rgb24" if channels == 3 else "rgba"
     conversion = _conversion(pix_fmt, yuv, tuple(size), colour)
     if out is None:
         out = _new_array(conversion.yuv_shape)
@@ -268,7 +270,7 @@ def to_rgb(
     source: str = "yuv420p",
     colour: Colour | None = None,
 ) -> Any:
-    """Return planes as pixels: "rgb24", "bgr24", "rgba" or "bgra".
+    """Return planes as pixels: ``pix_fmt`` is a format of `to_yuv420p`.
 
     ``yuv`` is a contiguous buffer of a picture of that ``size`` (width, height), and
     ``source`` its format: "yuv420p" or "nv12".  ``out`` is as in `to_yuv420p`.

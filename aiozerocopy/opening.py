@@ -35,7 +35,7 @@ from aiozerocopy._core.channel import (
     own_pipe,
 )
 from aiozerocopy._core.fds import duplicates
-from aiozerocopy._core.files import settle
+from aiozerocopy._core.files import fd_of, settle
 from aiozerocopy._core.lifetime import Ready
 from aiozerocopy._core.pipe_size import PIPE_SIZE, capacity_of, enlarge_pipe
 from aiozerocopy._core.sending import QUEUE_LIMIT, RESCUE_LIMIT, Concurrent
@@ -256,22 +256,14 @@ def _take_over(source: int | HasFileno, access: int | None) -> Iterator[OwnFd]:
 
 def _number_of(source: int | HasFileno) -> int:
     if isinstance(source, int) and not isinstance(source, bool):
-        if source < 0:
-            raise ValueError(f"{source} is not a file descriptor")
-        return source
+        return fd_of(source)
     methods = (getattr(source, name, None) for name in ("fileno", "close"))
     if isinstance(source, (bool, type)) or not all(map(callable, methods)):
         raise TypeError(
             "an fd, or an object with fileno() and close() such as an open file or a "
             f"socket, is required, not {type(source).__name__!r}"
         )
-    try:
-        number = source.fileno()
-    except io.UnsupportedOperation:
-        raise io.UnsupportedOperation(f"{source!r} has no fd") from None
-    if number < 0:
-        raise ValueError(f"{source!r} is closed")
-    return number
+    return fd_of(source)
 
 
 def check_fd(number: int, access: int | None, *, is_connected: bool = True) -> None:
@@ -396,7 +388,12 @@ def pipe(size: int = PIPE_SIZE) -> PipeEnds:
 
     Raises:
         OSError: there are no fds or no memory.
+        ValueError, TypeError: ``size`` is no number of bytes.
     """
+    if not isinstance(size, int):
+        raise TypeError(f"size must be a number of bytes, not {size!r}")
+    if size < 1:
+        raise ValueError(f"size must be at least 1 byte, not {size}")
     return _pipe(size)
 
 

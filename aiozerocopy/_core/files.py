@@ -12,9 +12,29 @@ if TYPE_CHECKING:
 
 
 def number_of(file: int | HasFileno, *, reading: bool) -> int:
-    """Return the fd of a file that stays the caller's.  Raises: as `settle`."""
-    number = file if isinstance(file, int) else file.fileno()
+    """Return the fd of a file that stays the caller's; raise as `fd_of` and `settle`."""
+    number = fd_of(file)
     settle(file, number, reading=reading)
+    return number
+
+
+def fd_of(source: int | HasFileno) -> int:
+    """Return the number of an fd, or of an object's.
+
+    Raises:
+        ValueError: it is negative, or the object is closed.
+        OSError: the object has none.
+    """
+    if isinstance(source, int):
+        if source < 0:
+            raise ValueError(f"{source} is not a file descriptor")
+        return source
+    try:
+        number = source.fileno()
+    except io.UnsupportedOperation:
+        raise io.UnsupportedOperation(f"{source!r} has no fd") from None
+    if number < 0:
+        raise ValueError(f"{source!r} is closed")
     return number
 
 

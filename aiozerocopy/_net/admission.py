@@ -27,8 +27,9 @@ import logging
 import math
 import struct
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import anyio
@@ -305,7 +306,8 @@ def tokens_of(token: str | bytes | Sequence[str | bytes] | None) -> tuple[bytes,
     """
     if token is None:
         return ()
-    several = [token] if isinstance(token, (str, bytes, int)) else token
+    is_one = isinstance(token, (str, bytes)) or not isinstance(token, Iterable)
+    several: Any = [token] if is_one else token
     if not all(isinstance(each, (str, bytes, bytearray)) for each in several):
         raise TypeError(
             f"token= must be a string or a list of strings, not {kind_of(token)}"

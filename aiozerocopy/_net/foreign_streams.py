@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PIECE = 256 << 10  # bytes that are sent or received at once
 SMALL = 16 << 10  # bytes up to which buffers are joined
-CUT = "a cancelled send has cut a message off"
+CUT = "an earlier send was cancelled or failed in the middle of a message"
 
 
 class MessageStream(ByteSendStream):
@@ -50,8 +50,8 @@ class WholeSender(MessageStream):
         """Send one message; any number of tasks may.
 
         Raises:
-            StreamBroken: a cancelled send has cut off a message, or the stream broke:
-                at least ``bytes_sent`` bytes were out.
+            StreamBroken: an earlier send was cut off by a cancel or an error, or the
+                stream broke: at least ``bytes_sent`` bytes were out.
             others: as the stream's own ``send``.
         """
         views: list[memoryview] = []

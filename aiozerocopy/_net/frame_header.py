@@ -142,11 +142,12 @@ class FrameHeader:
         Raises:
             ValueError: a field does not fit.
         """
-        pixel_format = self.pixel_format.encode("ascii")
-        if len(pixel_format) > 16 or "\0" in self.pixel_format:
+        pixel_format = self.pixel_format
+        is_short = len(pixel_format) <= 16
+        if not (is_short and pixel_format.isascii() and "\0" not in pixel_format):
             raise ValueError(
                 "pixel_format must be at most 16 ASCII characters, not "
-                f"{self.pixel_format!r}"
+                f"{pixel_format!r}"
             )
         if self.metadata_length > MAX_METADATA:
             raise ValueError(_too_much_metadata(self.metadata_length))
@@ -162,7 +163,7 @@ class FrameHeader:
                 self.payload_length,
                 self.metadata_length,
                 self.dtype.encode(),
-                pixel_format,
+                pixel_format.encode(),
                 *self.shape,
                 *(0,) * (MAX_DIMENSIONS - dimensions),
                 0,

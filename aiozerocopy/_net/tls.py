@@ -55,9 +55,11 @@ if TYPE_CHECKING:
 ARRIVED = 128 << 10  # bytes that are received at once; each connection has this memory
 RECEIVE_SIZE = 64 << 10
 PATIENCE = 5.0  # seconds that a closing stream waits for the peer's close_notify
-LINGER = 1.0  # seconds of that when a block ends by an exception
-# A close_notify has at most 31 bytes on the wire.  Dask, which calls `_has_unread`, has
-# messages of at least 47: 25 bytes of its own, and at least 22 that a record adds.
+LINGER = 1.0  # seconds for all of `aclose` when a block ends by an exception
+# A close_notify has at most 31 bytes on the wire with the AEAD ciphers (all of TLS 1.3;
+# GCM, CCM and ChaCha20 of 1.2).  With TLS 1.2's CBC ciphers it has up to 85 and is
+# taken for data.  Dask, which calls `_has_unread`, has messages of at least 47: 25
+# bytes of its own, and at least 22 that a record adds.
 GOODBYE = 40
 
 RECORD = 16 << 10  # the most bytes in a record
@@ -93,7 +95,7 @@ class Session:
         self.ended: bool = False
         self.said_goodbye: bool = False
         self.failure: Failure[ssl.SSLError] | None = None
-        # Takes ciphertext that arrived, and returns ciphertext to send.
+        # `feed` takes ciphertext that has arrived; `take` returns ciphertext to send.
         self.feed: Callable[[Buffer], int] = self.arrived.write
         self.take: Callable[[], bytes] = self.sealed.read
         # (CPython's methods in C, without those in Python around them)
@@ -188,10 +190,11 @@ class Session:
 class TLSStream(MessageStream, ByteStream):
     """TLS over one of our streams, which it owns from here on; see `secure`.
 
-    It sends and receives as `Stream` does: any number of tasks may send, a cancelled
-    message goes out whole or not at all, and one task at a time may receive.
-    `aclose` sends what was accepted, however long the peer takes to read it, and then
-    waits up to ``patience`` seconds for the peer's close_notify.
+    It sends and receives as `Stream` does: any number of tasks may send, and one task
+    at a time may receive.  A cancelled message goes out whole or not at all; in the
+    cases named above it is cut off, which ends the sending.  `aclose` sends what was
+    accepted, however long the peer takes to read it, and then waits up to ``patience``
+    seconds for the peer's close_notify.
     """
 
     def __init__(self, stream: Stream, session: Session, patience: float) -> None:
@@ -214,7 +217,7 @@ class TLSStream(MessageStream, ByteStream):
         """Send the buffers as one message; when this returns they are yours again.
 
         Raises:
-            StreamBroken: the peer left, or a cancelled send has cut off a message.
+            StreamBroken: the peer left, or an earlier send was cut off.
                 ``bytes_sent`` bytes of this message were out, in records that the peer
                 can decrypt.  If the text says "at least", there may have been more.
             others: as `Stream.send`.
@@ -429,7 +432,8 @@ class TLSStream(MessageStream, ByteStream):
                 return
 
     def _has_unread(self) -> bool:
-        """Return whether bytes are unread; a close_notify does not count."""
+        """Return whether bytes are unread; a close_notify of at most `GOODBYE` bytes
+        does not count."""
         below = self.session.has_arrived(GOODBYE) or self._stream._has_unread()
         return bool(self._unread) or below
 

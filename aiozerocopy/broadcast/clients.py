@@ -127,7 +127,8 @@ class Client:
         return None if self._failure is None else self._failure.again()
 
     def detach(self) -> None:
-        """Send no more: the frame in flight completes, frames that wait are dropped."""
+        """Send no more: a frame that is partly out completes, all others are
+        dropped."""
         if not self.closed:
             self._end()
         self._stop_borrowing()

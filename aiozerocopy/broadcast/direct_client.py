@@ -171,7 +171,8 @@ def stop_borrowing(clients: Iterable[DirectClient], newest: Message) -> None:
     """Let go of the memory of the frames that these clients have in flight.
 
     Clients with the same frame in flight share one copy of it.  A client with the
-    policy "latest" gets the newest frame instead, if nothing of its own was sent yet.
+    policy "latest" gets the newest frame instead, if that is a key frame and nothing of
+    its own was sent yet.
     """
     groups: dict[tuple[Message, bool, bool], list[DirectClient]] = {}
     for client in clients:

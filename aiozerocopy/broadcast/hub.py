@@ -12,7 +12,7 @@ from aiozerocopy._core.change import Turns, in_turn
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.pins import copy_into
 from aiozerocopy._net.block import Block
-from aiozerocopy._net.connecting import is_async
+from aiozerocopy._net.connecting import check_counts, is_async
 from aiozerocopy._net.frame_header import bytes_of_metadata
 from aiozerocopy.broadcast.clients import FedClient
 from aiozerocopy.broadcast.direct_client import DirectClient
@@ -46,10 +46,11 @@ def wire(published: Published) -> Sequence[Any]:
 class Broadcast(Block):
     """Frames for any number of clients: each is a stream that was `attach`-ed.
 
-    Frames that must be copied go to ``slots`` slots that are used again and again, or
-    to the heap while slow clients hold all of those.  Pool frames are leased, and
-    copied only for clients that fall behind: with three slots, and one more for each
-    async encoder, a producer never waits for a slot, whatever the clients do.
+    Frames that must be copied go to ``slots`` slots that are used again and again; to
+    the heap if they have less than 64 KiB, or while slow clients hold all slots.  Pool
+    frames are leased, and copied only for clients that fall behind: with three slots,
+    and one more for each async encoder, a producer never waits for a slot, whatever the
+    clients do.
 
     The last key frame is kept for clients that come later.
 
@@ -57,8 +58,7 @@ class Broadcast(Block):
     """
 
     def __init__(self, slots: int = SLOTS) -> None:
-        if slots < 1:
-            raise ValueError(f"slots must be at least 1, not {slots}")
+        check_counts(1, slots=slots)
         self.sequence: int = 0  # of the next frame
         self._slots = slots
         self._pool: FramePool | None = None

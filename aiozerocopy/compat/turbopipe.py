@@ -17,8 +17,9 @@ Who owns what, and when
                                  bytes arrive, and within milliseconds the reader sees
                                  the end.  `sync()` of everything and `close` give the
                                  duplicate back at once
-    a failure                    kept until a call has raised it: `sync` of that buffer
-                                 or of everything, or `close`
+    a failure (the last 256)     kept until a call raises it, or an earlier one of the
+                                 same fd: `sync` of that buffer or of everything, or
+                                 `close`
 
 Why OpenGL buffers are copied.  A mapping cannot safely outlive the call: moderngl
 unmaps the buffer that is bound at that moment, which need not be the mapped one; OpenGL
@@ -138,7 +139,10 @@ def _fd_of(file: int | HasFileno | None) -> int:
 
 
 def _finish(wanted: Callable[[_Message], bool], *, ends: bool = False) -> None:
-    """Wait for the wanted messages of all fds; then raise the first of the errors."""
+    """Wait for the wanted messages of all fds; then raise the error of one fd.
+
+    The next call raises that of the next fd.
+    """
     try:
         for queue in list(_queues.values()):
             queue.wait(wanted)
@@ -147,7 +151,9 @@ def _finish(wanted: Callable[[_Message], bool], *, ends: bool = False) -> None:
             for queue in list(_queues.values()):
                 queue.end_if_idle()
     with _lock:
-        failed = [message for message in _failed if wanted(message)]
+        # (a copy: other queues may add to it meanwhile)
+        failed = [message for message in _failed.copy() if wanted(message)]
+        failed = [each for each in failed if each.queue is failed[0].queue]
         for message in failed:
             _failed.remove(message)
     for message in failed:
@@ -160,6 +166,7 @@ def _finish(wanted: Callable[[_Message], bool], *, ends: bool = False) -> None:
 class _Message:
     """An argument of `pipe`: the program's own memory, or a buffer of OpenGL (gl)."""
 
+    queue: _FdQueue
     operation: Operation
     copy: mmap.mmap | None = None  # of OpenGL's buffer, which is sent in its place
 
@@ -249,6 +256,7 @@ class _FdQueue:
         if message.gl is not None:
             data = message.copy = self._copied(data)
             message.data = message.gl  # (a view of the caller's would keep it mapped)
+        message.queue = self
         message.operation = self._channel.send_now(self.port, (data,))
         self._in_flight.append(message)
 

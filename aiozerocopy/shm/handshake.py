@@ -88,7 +88,8 @@ def listen_ring(
     ring, and then removes the file.  The capacity is rounded up to a power of two, 64
     KiB at least (see `Ring.capacity`); all of it is allocated at once.  A call that
     finds nothing to do looks again for ``spin`` microseconds before it sleeps, which
-    holds its event loop up.
+    holds its event loop up.  Only a process of the same user can take part, unless both
+    sides say ``any_user``.
 
     Raises:
         ValueError: a capacity that no ring can have.
@@ -222,7 +223,8 @@ def connect_ring(
 
     This side sends if the other receives, and the other way round; ``sends`` demands
     one of the two.  With a ``timeout`` it waits that long for somebody to listen: then
-    two processes can be started in any order.  ``spin`` is as for `listen_ring`.
+    two processes can be started in any order.  ``spin`` and ``any_user`` are as for
+    `listen_ring`.
 
     Raises:
         OSError: nobody listens there, or another user does; ``timeout`` (TimeoutError).

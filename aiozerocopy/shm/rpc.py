@@ -1,11 +1,13 @@
 """Rpc: calls and their answers, over a ring in each direction.
 
 The states of a call, on the side that calls
-    waiting     its record is not in the ring: a cancel leaves no trace
+    waiting     its record is not in the ring: after a cancel or an error the other side
+                gets at most a "forget" for a number that it does not know
     asked       the other side has it, or will have it
     answered    by a result, an error, or the end of a ring
     forgotten   its caller was cancelled, or its time is up: a record tells the other
-                side as soon as there is room; an answer that comes later is dropped
+                side at once if there is room, otherwise with a later call, or when a
+                later answer is read; its own answer is dropped if it still comes
 
 Nothing runs in the background.  One of the tasks that wait for an answer reads the
 ring, hands the answers out, and lets another one read at the end of its call.  The
@@ -162,7 +164,7 @@ class Rpc(AsyncResource):
         memory: release it soon, or the other side has no room for answers.
 
         The handler on the other side is cancelled when the ``timeout`` (seconds) is
-        over, and also if the call is cancelled.
+        over; if the call is cancelled, as soon as the other side is told.
 
         Raises:
             RemoteError: the handler has failed.

@@ -61,7 +61,7 @@ class Slot(Lent):
         """Return the memory as a writable NumPy array.
 
         Raises:
-            ValueError: the slot is over.
+            ValueError: the slot is not reserved.
         """
         view = self.view
         if shape is None:
@@ -74,12 +74,14 @@ class Slot(Lent):
         """Give the record to the consumer, or its first ``nbytes`` bytes.
 
         Raises:
-            ValueError: the slot is over, or has fewer bytes.
+            ValueError: the slot is not reserved, or has fewer bytes.
             StreamBroken, StreamClosed: as for `Ring.send`.
         """
         n = self.nbytes if nbytes is None else nbytes
         if self._view is None:
-            raise ValueError("the slot was committed or rolled back before")
+            raise ValueError(
+                "nothing is reserved: await the slot first, and commit it once"
+            )
         if not 0 <= n <= self.nbytes:
             raise ValueError(f"{n:,} bytes do not fit into a slot of {self.nbytes:,}")
         self._sender.commit(n, self.type_id)

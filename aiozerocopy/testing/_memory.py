@@ -2,8 +2,8 @@
 
 A `_Line` is one direction.  It has a queue of messages and, as a pipe or a socket has
 in the kernel, up to ``capacity`` bytes that are out and were not received.  Bytes move
-when a message is submitted and when bytes are received, never in between, so each run
-of a test is the same.
+when a message is submitted or cancelled, when bytes are received, and in `break_after`,
+never in between, so each run of a test is the same.
 
 A message borrows its buffers until it is done.  If it is cancelled before its first
 byte is out it is dropped; if later, the rest goes out at once, beyond ``capacity``.

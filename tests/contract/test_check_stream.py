@@ -109,6 +109,28 @@ async def test_a_stream_of_anyio() -> None:
     await check_stream(make, only_bytes=True)
 
 
+async def test_a_stream_with_an_error_of_its_own_for_a_close() -> None:
+    class Receiver(ByteReceiveStream):
+        def __init__(self, stream: ByteReceiveStream) -> None:
+            self._stream = stream
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+        async def receive(self, max_bytes: int = 65_536) -> bytes:
+            try:
+                return await self._stream.receive(max_bytes)
+            except anyio.ClosedResourceError:
+                raise anyio.BrokenResourceError from None
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[tuple[Receiver, ByteSendStream]]:
+        async with azc.pipe() as (reader, writer):
+            yield Receiver(reader), writer
+
+    await check_stream(make, exact=False)
+
+
 @asynccontextmanager
 async def served(**options: Any) -> AsyncIterator[Any]:
     """A server, and a function that waits for its next client's stream."""

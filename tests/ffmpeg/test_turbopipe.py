@@ -195,6 +195,20 @@ class TestReaderDeath:
             finish()
         finish()
 
+    def test_each_fd_has_its_own(self, pipes: Callable[[], Pipe]) -> None:
+        """One call raises one error; the other is not lost."""
+        ends = pipes(), pipes()
+        for end, size in zip(ends, (BIG, BIG + 1), strict=True):
+            turbopipe.pipe(noise(size), end.w)
+            end.reader.close()
+        totals = []
+        for _ in ends:
+            with pytest.raises(StreamBroken) as caught:
+                turbopipe.close()
+            totals.append(caught.value.total)
+        assert sorted(totals) == [BIG, BIG + 1]
+        turbopipe.close()
+
     def test_is_told_though_the_line_has_ended(self, pipe: Pipe) -> None:
         data = noise()
         turbopipe.pipe(data, pipe.w)

@@ -393,6 +393,12 @@ async def test_bad_options(studio: Studio, options: dict[str, Any], says: str) -
     assert studio.hub.clients == ()
 
 
+def test_number_of_slots_is_checked() -> None:
+    slots: Any = "3"
+    with pytest.raises(TypeError, match="slots must be a whole number, not '3'"):
+        Broadcast(slots)
+
+
 async def test_what_is_no_stream_to_send_to(studio: Studio) -> None:
     async with azc.pipe() as (reader, _):
         for wrong in (None, reader):

@@ -100,7 +100,7 @@ def test_vector_is_refused(vector: dict[str, Any]) -> None:
     ],
 )
 def test_header_that_cannot_be_packed(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"pixel_format|fit|metadata|ascii"):
+    with pytest.raises(ValueError, match=r"pixel_format|fit|metadata"):
         header(**changes).pack()
 
 
@@ -482,7 +482,7 @@ async def test_cancelled_send_over_a_foreign_stream_breaks_the_sender() -> None:
         sender = FrameSender(foreign(one))
         async with cut_short(sender.send, bytes(2_000_000)):
             await begun(one)
-        with pytest.raises(azc.StreamBroken, match="cut"):
+        with pytest.raises(azc.StreamBroken, match="middle of a message"):
             await sender.send(b"next")
         one.abort()
 

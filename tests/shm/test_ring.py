@@ -185,7 +185,7 @@ async def test_reserve_and_commit(tmp_path: Path) -> None:
         slot.view[:3] = b"abc"
         slot.commit(3)
         slot.rollback()
-        with pytest.raises(ValueError, match="committed or rolled back"):
+        with pytest.raises(ValueError, match="nothing is reserved"):
             slot.commit()
         assert bytes(await consumer.receive()) == b"abc"
 
@@ -541,6 +541,8 @@ async def test_two_receive(tmp_path: Path) -> None:
             "contiguous",
         ),
         (lambda ours, _: ours.send(b"", type_id=1 << 32), ValueError, "32 bits"),
+        (lambda ours, _: ours.send(b"", type_id="3"), TypeError, "type_id must be a w"),
+        (lambda _, other: other.receive_batch("3"), TypeError, "most must be a whole"),
         (lambda ours, _: ours.reserve(-1), ValueError, "does not fit"),
         (lambda ours, _: ours.receive(), TypeError, "sends, it does not receive"),
         (lambda _, other: other.send(b""), TypeError, "receives, it does not send"),
