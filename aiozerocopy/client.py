@@ -303,9 +303,10 @@ class FrameClient(Ready, AsyncResource):
     frame takes too long (``frame_timeout``, see `FrameReceiver`).  Waiting for a slot
     of the ``pool`` does not count.
 
-    Without ``reconnect`` there is one attempt, and the frames end with the stream.
-    With ``connect_within`` the last error is raised if for that many seconds no frame
-    came, and no connection could be made, or kept as long as that.
+    Without ``reconnect`` a call makes one attempt, and the frames end with the stream;
+    the next call connects anew.  With ``connect_within`` the last error is raised if
+    for that many seconds no frame came, and no connection could be made, or kept as
+    long as that.
 
     Use it with ``async with``, which closes the stream at the end.
     """
@@ -347,7 +348,7 @@ class FrameClient(Ready, AsyncResource):
         self._place = "the server"
         self._ask: Callable[[str], Awaitable[str | None]] | None = None
         self._is_known = False  # True: a frame has come, or the question was answered
-        self._obstacle: str | None = None  # a key of _REASONS, once it was raised
+        self._obstacle: str | None = None  # a key of _REASONS; `view` asks for it
         self._expected: int | None = None
         self._connecting = anyio.CancelScope()
         self._closed = False

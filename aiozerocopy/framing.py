@@ -106,7 +106,7 @@ class FrameSender:
 
 
 class ReceivedFrame(Described, Lease):
-    """A frame that was received.  Its memory is its own, or a slot of the pool."""
+    """A frame that was received, in memory of its own, a slot, or the caller's."""
 
     def __init__(
         self,
@@ -138,10 +138,10 @@ class FrameReceiver(Receives["ReceivedFrame"]):
     `receive` loses nothing.  After a `FrameError` the beginning of the next frame is
     unknown, and each further call raises the same error: close the stream.
 
-    A slot is taken once the header of a frame has come.  So that a peer cannot keep it
-    by sending a byte now and then, the payload has to come within ``frame_timeout``
-    seconds plus one for each 128 KiB, which lets a large frame come over a slow link;
-    the metadata likewise.  With None there is no limit.
+    A slot is taken once the header and the metadata of a frame have come.  So that a
+    peer cannot keep it by sending a byte now and then, the payload has to come within
+    ``frame_timeout`` seconds plus one for each 128 KiB, which lets a large frame come
+    over a slow link; the metadata likewise.  With None there is no limit.
     """
 
     def __init__(

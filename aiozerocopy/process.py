@@ -228,7 +228,7 @@ class Process:
     # -- its end ------------------------------------------------------------------
 
     def abort(self) -> None:
-        """Kill it and reap it now, and close stdin and stdout; nothing is left of it.
+        """Kill it and reap it now (a second at most), and close stdin and stdout.
 
         Queued messages are lost: their senders get `StreamClosed`, or `StreamBroken` if
         they notice the child's end first.  For places where nothing can be awaited; may

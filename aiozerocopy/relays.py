@@ -63,10 +63,14 @@ def relay(
     so the message ends early (`SendStream.send_file` completes it).  If the sink
     breaks, bytes that were taken and are not out come with the source's next receive,
     unless they went through Python, or came from the fd of a pipe or socket: then they
-    are lost.  So is a piece if a cancel cuts off the ``send`` of such another stream.
+    are lost.  A piece is lost, too, if a cancel cuts off the ``send`` of a sink of
+    another package.
 
     The kernel reads a file's pages when it sends them: a byte that changes meanwhile
     may arrive as it was before or after.
+
+    Raises:
+        ValueError: a negative number, or an ``offset`` in a stream.
 
     Raises, when it is awaited:
         StreamBroken: the text says which of the two broke; ``bytes_sent`` were moved.
@@ -74,7 +78,7 @@ def relay(
         BusyResourceError: another task is receiving from the source.
         OSError: the file cannot be opened, or is no stream of bytes, or no thread can
             start.
-        ValueError: a pipe or a file is both source and sink; a negative number.
+        ValueError: a pipe or a file is both source and sink.
     """
     check_part(offset, nbytes)
     if offset is not None and isinstance(source, ByteReceiveStream):

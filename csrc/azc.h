@@ -4,7 +4,7 @@
  * hash sign and gives the rest to cffi.  So the only directives here are guards and
  * includes, constants are enum members, and no comment line begins with a hash sign.
  *
- * Every function returns >= 0 or -errno, and never -EINTR.  All functions may be
+ * A function that returns a number returns >= 0 or -errno, and never -EINTR.  All may be
  * called from any thread, and cffi calls them without the GIL.
  *
  * The nouns
@@ -24,15 +24,16 @@
  *
  * Channels, ports, pools, relays and rings are named by numbers that are never used again.
  * So a call that comes too late, from another thread or a finalizer, finds neither freed
- * memory nor another object: it returns -ESHUTDOWN, and in a forked child -ECHILD.
+ * memory nor another object: it returns -ESHUTDOWN, and in a forked child -ECHILD
+ * (azc_pool_slot: NULL; azc_cancel: AZC_OVER).
  *
  * The one rule of memory: the bytes of an operation are borrowed from the call
  * that submits it until one of these:
  *   - that call returns anything but -EINPROGRESS and -EBUSY
  *   - the port reports the end of that token
  *   - azc_cancel returns anything but AZC_LATER
- *   - azc_move_to_copy returns 0 or 1 for it, or the port reports AZC_COPIED: from
- *     then on it borrows other memory
+ *   - azc_move_to_copy returns 1 for it, or 0 if it was given a copy, or the port
+ *     reports AZC_COPIED: from then on it borrows other memory
  */
 #ifndef AZC_H
 #define AZC_H
@@ -46,8 +47,8 @@ typedef uint64_t azc_id; /* 0 names nothing */
 enum {
     AZC_IN = 1,         /* the channel receives */
     AZC_OUT = 2,        /* the channel sends */
-    AZC_OWN = 4,        /* a pipe end we made: non-blocking, ours alone; or a
-                        * socket that may be made non-blocking */
+    AZC_OWN = 4,        /* we may make it non-blocking: a pipe end that we made or
+                        * opened, or a socket */
     AZC_UNTRUSTED = 8,  /* calls on this fd may block: leave them to a pump */
     AZC_READS = 16,     /* with AZC_OWN: the peer only read()s, so a pool's pages
                         * may be lent to it, by a pipe or a UNIX socket */
@@ -93,7 +94,7 @@ typedef struct azc_event {
     uint64_t sequence; /* its number among the port's events */
     uint64_t token;
     uint64_t sent;  /* bytes of this operation that are out, or have come */
-    int32_t status; /* AZC_ROOM, 0, or -errno; see azc_sendv and azc_recv */
+    int32_t status; /* AZC_ROOM, AZC_COPIED, 0, or -errno: see azc_sendv and azc_recv */
     int32_t outcome;
 } azc_event;
 
@@ -103,7 +104,7 @@ typedef struct azc_stats {
     uint64_t calls;        /* system calls that moved or tried to move bytes */
     uint64_t waits;        /* of those, how many met a full or empty fd */
     uint64_t immediate;    /* operations that their submitting call finished */
-    uint64_t rescued;      /* bytes copied because a send was cancelled */
+    uint64_t rescued;      /* bytes copied so that their memory was free early */
     uint64_t lent;         /* of the bytes, how many went as lent pages */
     uint64_t queued_bytes; /* still to be moved, within the limit, now */
     uint64_t queued;       /* operations in the queue, within the limit, now */
@@ -245,7 +246,8 @@ void azc_close_fds(azc_fds *fds);
  * begun is copied; if it is longer than limit bytes the channel breaks with -ECANCELED.
  *   AZC_OVER   the channel is gone, or does not know the token.  Take the port's
  *              events first: the operation's may be there.  If it was the last
- *              operation that ended in its own call, *event says how it ended
+ *              operation that ended in its own call, *event says how it ended (not
+ *              of an azc_send_bound that was out at once)
  *   others     see AZC_DROPPED; an event with this token comes, or is there already */
 int azc_cancel(azc_id channel, uint64_t token, uint64_t limit, azc_event *event);
 
@@ -255,7 +257,7 @@ ssize_t azc_copy(void *to, const void *from, size_t n);
 int azc_copy_message(void *to, const struct iovec *vec, int count);
 
 /* Gives back the buffers of n operations that carry one message of total bytes, and lets
- * them go on from copy, which has the same bytes.  If count is not 0, an operation that
+ * them go on from copy, which has the same bytes.  If count is 1 to 4, an operation that
  * has not begun becomes the message of vec instead.  Each operation borrows copy and
  * vec's memory as it did its buffers.  Without a copy (NULL), one that has begun keeps
  * its buffers.  results[i]:

@@ -10,8 +10,8 @@
  *
  * Positions only grow.  The producer's index is the end of what it has committed, the
  * consumer's the end of what it has released.  The bytes between the two belong to the
- * consumer, all others to the producer.  A header contains its own position plus one, so
- * neither zeros nor a record of an earlier lap can pass for one.  The data is mapped
+ * consumer, all others to the producer.  A header contains its record's position plus one,
+ * so neither zeros nor a record of an earlier lap can pass for one.  The data is mapped
  * twice, side by side, so that a record which wraps around is still one piece.
  *
  * Sleeping.  A side that finds nothing to do stores the index that it waits for into its
@@ -31,13 +31,15 @@
  * may send nonsense, change a record while it is read (copy what you check before you
  * use it), change the words and the records of both sides, punch holes (which read as
  * zeros), and ring for nothing or never.  It cannot make us read or write outside the
- * mapping, raise SIGBUS (the seals forbid shrinking the file), or loop: every word is
+ * mapping, shrink the file under us (the seals forbid that), or loop: every word is
  * loaded once into a local, checked, and never loaded again for the same decision.  The
  * first wrong word ends the ring with -EPROTO for our side.  Nor can it make us wait: it
  * shares the open files of the doorbells, and can fill them and clear their O_NONBLOCK,
- * but we read and ring them by calls that never wait.  (Before Linux 5.8, or where a
- * sandbox forbids io_setup, we call poll first; a peer that fills a doorbell and clears
- * O_NONBLOCK between two of our calls can make us wait.)
+ * but we read and ring them by calls that never wait.  (Before Linux 5.8, or where
+ * io_setup fails, we call poll first; a peer that fills a doorbell and clears O_NONBLOCK
+ * between two of our calls can make us wait.  io_setup fails in some sandboxes, and while
+ * other processes, perhaps the peer, use up fs.aio-max-nr.  With vm.overcommit_memory=2 a
+ * hole that the peer has punched needs memory again: if there is none, that is a SIGBUS.)
  */
 #ifndef AZC_RING_H
 #define AZC_RING_H
@@ -114,7 +116,7 @@ typedef struct azc_ring_page {
 } azc_ring_page;
 
 typedef struct azc_ring_header {
-    uint64_t stamp; /* the header's position plus one */
+    uint64_t stamp; /* the record's position plus one */
     uint32_t size;  /* of the payload */
     uint32_t type_id;
 } azc_ring_header;
@@ -575,8 +577,8 @@ static inline void azc_ring_close(azc_ring *ring) {
 
 enum { AZC_RING_SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
-/* Gives the file this size and all its memory: if that were lacking later, we would be
- * killed. */
+/* Sets the file's size, and allocates all of its memory now: if there were none later, a
+ * store would kill the process. */
 static inline int azc_ring__allocate(int fd, uint64_t bytes) {
     struct rlimit limit;
     uint64_t pages = (uint64_t)sysconf(_SC_PHYS_PAGES);

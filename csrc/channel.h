@@ -12,9 +12,10 @@
  * sets driving under the lock, releases the lock for each call, and for the `then` of a
  * receive, and afterwards does what other threads asked for meanwhile (cancel, close).  It
  * releases the lock at no other point, so what it sees under the lock does not change.
+ * (But a relay holds the lock only for moments.)
  *
- * Locks, always taken in this order.  None is held in a system call that moves
- * bytes, nor while any Python may run.
+ * Locks, always taken in this order.  None is held in a system call that moves bytes from
+ * or to a channel's fd, nor while any Python may run.
  *   the channel's   its queue and state (handle.h: its slot's lock); never those of
  *                   two channels at once
  *   pumps           which pumps serve all sockets (pump.c)
@@ -23,6 +24,8 @@
  *   a port's        its list of events
  *   a pool's        its memory (pool.c)
  *   parties         which channels lend pages, which relays pass them on (lender.c)
+ *
+ * A table's lock (handle.c: its free slots) is taken beside others only in fork.c.
  */
 #ifndef AZC_CHANNEL_H
 #define AZC_CHANNEL_H
@@ -74,7 +77,7 @@ struct azc_channel {
     uint64_t starved_since;       /* when memory or pumps ran out, or 0 */
 
     /* the move in progress */
-    bool in_caller;         /* it is made in a thread of the program's */
+    bool in_caller;         /* it is made by the call that submits it */
     azc_fds *fds;           /* sent or received with it; or NULL */
     uint64_t wanted;        /* bytes that a receive needs; 0: what is there */
     bool alone;             /* there is one processor, and a local peer needs it */

@@ -33,8 +33,9 @@ static bool close_in_thread(const azc_closing *closing) {
     return true;
 }
 
-/* A close may block: a socket lingers, a tty drains, a pipe's reader is inside a
- * system call, a file system asks its server.  Only a private pump may wait for that. */
+/* A close may block: a socket lingers, a tty drains, an untrusted pipe's reader is inside
+ * a system call, a file system asks its server.  A private pump may wait for that, or a
+ * new thread does.  (The readers of other pipes are trusted.) */
 static bool closes_slowly(const azc_channel *channel) {
     if (azc__pump_is_private(channel)) return false;
     if (channel->lane->shared) return azc_sys.linger(channel->fd) > 0;

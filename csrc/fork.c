@@ -3,8 +3,9 @@
  * A forked child has the memory of all channels but none of the threads, and a lock that
  * was held at the fork is never released there.  So before the fork the parent takes the
  * few locks that belong to no object (pthread_atfork: no Python runs in between).  The
- * child makes new locks for the objects, closes its copies of their fds and forgets the
- * objects.  Their memory is never freed; calls with their numbers return -ECHILD.
+ * child makes new locks for the objects, closes its copies of their fds (those of regular
+ * files stay open: see azc__channel_fork_child) and forgets the objects.  Their memory is
+ * never freed; calls with their numbers return -ECHILD.
  */
 #include <errno.h>
 

@@ -15,12 +15,12 @@ typedef struct azc_lane {
     size_t lend_from; /* the shortest piece that is lent, in bytes; 0: none is */
     bool polled;      /* the fd can be polled; else it is always ready */
     bool bounced;     /* the call may block, so it gets a copy of the bytes */
-    bool shared;      /* all channels of this kind share one pump */
+    bool shared;      /* all channels of this direction share one pump */
     bool pieces;      /* the moves are cut into small ones */
 } azc_lane;
 
 const azc_lane *azc__lane_for(const struct stat *st, int fd, int flags);
-/* The lane of a FIFO if the kernel does not know RWF_NOWAIT. */
+/* The lane of a tty, and of a FIFO that does not know RWF_NOWAIT. */
 extern const azc_lane azc__lane_waiting;
 /* The longest piece of any bounced lane. */
 enum { BOUNCE_CHUNK = 8 << 10 };

@@ -1,7 +1,7 @@
 /* lanes.c - the lanes, in and out, and which fd gets which of them.
  *
- *   socket     sendmsg, recvmsg          many bytes a call; one pump for all
- *   unix       sendmsg, vmsplice         to a peer that reads, so pages may be lent
+ *   socket     sendmsg, recvmsg          many bytes a call; one pump in, one out
+ *   unix       sendmsg, vmsplice+splice  to a peer that reads, so pages may be lent
  *   pipe       write, pwritev2, preadv2  in pieces that stay in the caches
  *   untrusted  pwritev2, preadv2         FIFOs (AZC_UNTRUSTED); on a copy
  *   waiting    poll, then writev, readv  FIFOs without RWF_NOWAIT, and ttys; on a

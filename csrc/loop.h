@@ -21,8 +21,8 @@
  *            gets ready in the loop's.  Now and then it wakes the loop, and gives the
  *            work back when the loop answers at once
  *
- * A channel waits in one poller at a time, for one report, so two threads never move for
- * one report.  If each has a report of its own, the channel's lock and queue decide.
+ * A channel is armed in one poller, for one report, and one thread gets that report.  If
+ * two threads have reports of one channel (one is outdated), its lock decides who drives.
  *
  * The lock "loops" guards all of this.  No channel is locked under it, only a port.  The
  * last thread that uses a poller closes it.

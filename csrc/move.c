@@ -1,7 +1,7 @@
 /* move.c - moves bytes, one system call after the other.
  *
- * A driver (see channel.h) is a caller's thread with a message that is in no queue
- * (attempt) or was just queued (drive), a pump (resume), or a relay, which makes calls
+ * A driver (see channel.h) is a caller's thread with bytes that are in no queue (attempt)
+ * or were just queued (drive), a pump or a loop (resume), or a relay, which makes calls
  * of its own (passing.c).  This file handles counting, full fds and errors for all.
  */
 #include "move.h"
@@ -31,8 +31,8 @@ void azc__count(azc_channel *channel, ssize_t r) {
     if (r >= 0 || r == -EAGAIN) channel->starved_since = 0;
 }
 
-/* Releases the lock during the system call, which uses borrowed memory (in_call), or the
- * copy in the bounce, so that a cancel need not wait for it. */
+/* Releases the lock during the system call.  A cancel waits for a call that uses borrowed
+ * memory (in_call), but not for one that uses the copy in the bounce. */
 static ssize_t move(azc_channel *channel, struct iovec *vec, int pieces, bool lend) {
     channel->stop_early = false;
     channel->in_call = !channel->lane->bounced;

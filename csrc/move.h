@@ -12,7 +12,7 @@ enum azc_drove {
 
 /* All of these are called with the lock, which is released during system calls. */
 
-/* Moves what is queued, up to budget bytes; in_caller: in a thread of the program's. */
+/* Moves what is queued, up to budget bytes; in_caller: for the call that submits it. */
 enum azc_drove azc__drive(azc_channel *channel, uint64_t budget, bool in_caller);
 /* Makes one move of bytes that are in no queue, in VEC_INLINE pieces at most; returns
  * the number of bytes, or -errno. */

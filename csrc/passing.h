@@ -5,7 +5,8 @@
  * memory (`rest`).
  *
  * The relay's thread drives both channels (move.h counts its calls, and handles their
- * errors).  Only that thread uses a passage, but for the atomic fields.
+ * errors).  Only that thread uses a passage, but for the atomic fields, `wake`, and a
+ * side's `hold` and `lost`.
  */
 #ifndef AZC_PASSING_H
 #define AZC_PASSING_H

@@ -4,8 +4,9 @@
  * portable build.
  *
  * An fd is armed for one report, and not reported again until it is armed again.
- * All functions may be called while another thread waits.  A report may be outdated,
- * and names a channel by its number, which is never reused.
+ * All functions but azc__poller_close may be called while another thread waits.  A
+ * report may be outdated, and names a channel, or a loop's port, by its number, which is
+ * never reused.
  */
 #ifndef AZC_POLLER_H
 #define AZC_POLLER_H

@@ -2,8 +2,9 @@
  *
  * Lent pages (see lender.h) are read when the reader reads, not before.  So only this
  * memory is lent, except with AZC_LENDS_ALL.  It is ours alone, never goes back to
- * malloc, and each slot can be detached: its bytes move to other pages, in one step and
- * at the same address, while the reader keeps the old pages as they were.  If several
+ * malloc, and each slot can be detached: its bytes move to other pages at the same
+ * address, while the reader keeps the old pages as they were.  That is one step, or, if
+ * memory is short, piece by piece, with zeros in a piece for a moment.  If several
  * operations use one slot, detaching it for one leaves the bytes of the others in
  * place.  (A store into a slot that races with a cancel in another thread may be lost.)
  *

@@ -1,7 +1,7 @@
 /* ring.h - rings, by number.
  *
  * cffi reads this file, too, under the rules of azc.h.  The portable build has no rings.
- * A ring shares only handle.h and fork.c with the core.
+ * A ring shares only handle.h, fork.c, and sys.h's memory and clock with the core.
  *
  * The functions of the handshake take a non-blocking SOCK_SEQPACKET socket, which stays
  * the caller's.  If they return -EAGAIN, call them again once the socket is ready.
@@ -32,7 +32,7 @@ typedef struct azc_item {
 typedef struct azc_shm_stats {
     uint64_t capacity;
     uint64_t used;        /* bytes that the producer cannot use, now */
-    uint64_t held;        /* batches that were taken and not given back, now */
+    uint64_t held;        /* batches from the oldest one not given back on, now */
     uint64_t records;     /* sent or taken so far */
     uint64_t bytes;       /* in their payloads */
     uint64_t waits;       /* how often the ring was full, or empty */

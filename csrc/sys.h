@@ -6,8 +6,10 @@
  * open a channel.
  *
  * The syscalls, and why
- *   writev, readv     files, ttys, and everything in the portable build
- *   pwritev2/preadv2  pipes: RWF_NOWAIT needs no O_NONBLOCK on a description
+ *   writev, readv     files, ttys and devices; pipes in the portable build, and our
+ *                     own pipes in a pump (readv)
+ *   write             long pieces to our own pipes: the cheapest call
+ *   pwritev2/preadv2  other pipes: RWF_NOWAIT needs no O_NONBLOCK on a description
  *                     that others may share, RWF_NOSIGNAL spares a SIGPIPE
  *   vmsplice          lends pages to a pipe, where FIONREAD counts unread bytes;
  *                     splice takes them on to a UNIX socket, where SIOCOUTQ does

@@ -2,7 +2,7 @@
 
 A module imports those above it, never those below.
 
-    errors          errno -> exception, the only table
+    errors          errno -> exception, for streams
     failure         a failure that is remembered, to be raised again later
     extras          the messages for optional packages that are missing
     pipe_size       how much a pipe holds

@@ -7,7 +7,7 @@ The states of a receive, and who owns its memory
     queued      borrowed; the kernel writes there, then ``then`` uses it
     complete    still borrowed, until `take`
     taken       the caller's
-    failed      the stream has ended, or is closed; the caller's
+    failed      the stream has ended, or is closed; pinned until `clear`
 
 A cancelled `take` changes none of these.  If `begin` is interrupted, it takes the
 receive back.

@@ -136,7 +136,7 @@ class Channel(OfOneProcess):
     def of_socket(cls, sock: socket.socket, flags: int) -> Channel:
         """Take over the fd; if this raises, it is closed, or still the socket's.
 
-        A number that the program may use as standard input or output is replaced.
+        The numbers 0 to 2 (stdin, stdout and stderr) are replaced by a higher one.
         """
         if sock.fileno() in (0, 1, 2):
             with sock:

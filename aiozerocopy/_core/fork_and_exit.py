@@ -1,8 +1,9 @@
 """What happens in a forked child, and at interpreter exit.
 
 C takes care of its own locks and fds at a fork (pthread_atfork), even at one that
-Python does not see, and answers every call in the child with -ECHILD.  Python only
-counts the forks: it makes no call into C then, and takes no lock.
+Python does not see.  In the child it answers calls on the parent's channels, ports,
+pools and rings with -ECHILD (`azc_cancel` with AZC_OVER); new ones can be opened.
+Python only counts the forks: it makes no call into C then, and takes no lock.
 """
 
 from __future__ import annotations

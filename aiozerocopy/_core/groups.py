@@ -1,4 +1,4 @@
-"""Many messages, cut into groups of one system call each: `SendStream.send_many`."""
+"""Many messages, in groups that are handed to C in one call: `SendStream.send_many`."""
 
 from __future__ import annotations
 

@@ -47,10 +47,10 @@ class Stats:
 
     bytes_sent: int = 0
     messages_sent: int = 0
-    sent_at_once: int = 0  # messages that needed no thread and no waiting
+    sent_at_once: int = 0  # sends that their own call finished (joined messages: one)
     send_calls: int = 0  # system calls
     send_waits: int = 0  # of those, how many met a full pipe or socket
-    bytes_rescued: int = 0  # copied because a send was cancelled
+    bytes_rescued: int = 0  # copied so that a message could go on without its memory
     bytes_queued: int = 0  # within the limit: see `SendStream.put`
     messages_queued: int = 0
     bytes_received: int = 0
@@ -147,7 +147,7 @@ class Bound(Ready):
         return True
 
     async def _close(self) -> None:
-        """Close the fd, and return when it is closed."""
+        """Close the fd; return when it is closed, or after `Channel.patience`."""
         waiter = self._waiter
         if waiter is None or not runs_here(waiter.loop):
             self.abort()

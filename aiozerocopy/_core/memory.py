@@ -91,6 +91,7 @@ def is_over(key: int) -> bool:
 class _Start(ctypes.c_ubyte):
     """The first byte of some memory, with attributes that live as long as its views."""
 
+    # (slots are cleared in the order of their names: first the lease, then the life)
     __slots__ = ("lease", "life")
     lease: _Lease
     life: object
@@ -106,7 +107,7 @@ def _view(key: int, terms: _Terms, address: int, nbytes: int) -> memoryview:
     # handler's exception can come before the assignment, and end the lease)
     (lease,) = map(_Lease, (key,))
     _untrack(lease)
-    start.lease = lease  # (the attribute that is set first is deleted first)
+    start.lease = lease
     start.life = terms.life
     return memoryview(ffi.buffer(ffi.from_buffer(start), nbytes))
 

@@ -351,7 +351,8 @@ async def relay_file(
 class _Position(NamedTuple):
     """The position of the caller's fd, which only `relay_file` moves.
 
-    (The source has a position of its own, so the caller may move the fd's meanwhile.)
+    (The source has a position of its own, so the caller may move the fd's meanwhile;
+    unless the file could not be opened again.)
     """
 
     fd: int

@@ -59,7 +59,9 @@ class Changing(Protocol):
 class _AsyncioLoop:
     """The part of an asyncio loop that we need."""
 
-    budget = 512  # calls that may finish at once before one yields to the loop
+    # Calls that finish at once spend it, 1 each, and 1 more for each 4 KiB; then one
+    # yields to the loop.
+    budget = 512
     # Delivers a cancel at the start of every call; None: a call is only cancelled
     # while it waits.
     entry: Callable[[], Awaitable[None]] | None = None

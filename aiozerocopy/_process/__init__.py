@@ -1,5 +1,5 @@
-"""The child process that `aiozerocopy.process` controls.
+"""A child process, for `aiozerocopy.process`, `ffmpeg` and `web`.
 
 child   the process itself, and the last bytes that it wrote to stderr
-pipes   its stdin and stdout, enlarged
+pipes   the pipes to and from it; those of stdin and stdout are enlarged
 """

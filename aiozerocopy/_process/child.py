@@ -74,7 +74,7 @@ class ChildProcess(OfOneProcess):
         return error
 
     def end(self) -> None:
-        """Kill it if it lives, and reap it; nothing is left of it afterwards."""
+        """Kill it if it lives, and reap it; this waits a second at most."""
         if self.popen.poll() is None:
             self.popen.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):

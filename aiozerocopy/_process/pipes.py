@@ -1,7 +1,7 @@
 """The pipes between us and a child that is about to be started.
 
-We make and enlarge them, and give them to the child as fds: a loop's own pipe for
-``stdin=PIPE`` has 64 KiB, and under uvloop it is a socket.
+We make them, enlarge those of stdin and stdout, and give them to the child as fds: a
+loop's own pipe for ``stdin=PIPE`` has 64 KiB, and under uvloop it is a socket.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ The states
     running    from then on, even when it has nothing to do
     ended      at the interpreter's exit, which ends the daemon thread
 
-The loop is made once, and the next call starts a thread if that has failed or was
-interrupted.  Of several threads one runs the loop; the others end at once.
+The loop is made once.  If starting its thread failed or was interrupted, the next call
+starts one.  Of several threads one runs the loop; the others end at once.
 
 A thread that waits for a call sleeps on the call's gate.  Ctrl-C wakes the thread; it
 cancels the call and waits for the call's end, so that the memory that the call had

@@ -1,10 +1,11 @@
 """Blocking rings.
 
 The calling thread sends and takes: C has a lock for each ring.  Only a call that has to
-wait goes to the portal, whose loop watches the ring's doorbell; the portal asks C once
-more, so it misses nothing in between.  A record that the portal receives is put back,
-and the calling thread takes it.  (Without the GIL, an object that the portal's thread
-made ends only while that thread runs: a record would be held after its release.)
+wait, or a send that fails, goes to the portal, whose loop watches the ring's doorbell;
+the portal asks C once more, so it misses nothing in between.  A record that the portal
+receives is put back, and the calling thread takes it.  (Without the GIL, an object that
+the portal's thread made ends only while that thread runs: a record would be held after
+its release.)
 """
 
 from __future__ import annotations

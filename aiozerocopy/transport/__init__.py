@@ -2,9 +2,9 @@
 
 The functions that connect or serve have the arguments of asyncio's own of that name,
 and make real `asyncio.Transport` objects, on asyncio's loops and on uvloop.  They
-improve on asyncio: written data is not copied; ``drain`` and `drained` mean that you
-may use the buffers again without changing what is sent; every buffer is counted in
-bytes; no error is swallowed.
+improve on asyncio: large data is not copied, except by TLS; ``drain`` and `drained`
+mean that you may use the buffers again without changing what is sent; every buffer is
+counted in bytes; no error is swallowed.
 
 Each module says what it contains.  A module imports those before it, never those after:
 readiness, reading, socket_transport, tls, connections, server, asyncio_streams, files,

@@ -10,7 +10,7 @@ from aiozerocopy.transport.reading import os_error
 from aiozerocopy.transport.socket_transport import AFTER_EOF, SocketTransport
 from aiozerocopy.transport.tls import TLSTransport
 
-PIECE = 256 << 10  # bytes read at a time from a file without an fd
+PIECE = 256 << 10  # bytes read at a time from a file that is sent in pieces
 
 
 async def sendfile(

@@ -4,8 +4,8 @@ control; its base class in `reading` does the rest.
 The path of one write
     `write` calls `send_at_once` in C, which sends at once if nothing is queued.  The
     rest stays in C's queue, in order, and the pump sends it, without the loop and
-    without the GIL.  Nothing is copied, except a small bytearray, or a memoryview of
-    one, which is cheaper to copy than to borrow.
+    without the GIL.  Only small buffers are copied, where that is cheaper than to
+    borrow: a bytearray or its memoryview in `write`, any in `writelines`.
 
 The states of a buffer, and who owns it
     out       the caller's again when `write` returns: most are
@@ -19,7 +19,8 @@ queued, and also while a buffer is queued that its owner could change.  So
 The protocol is resumed once both conditions are over.
 
 If a signal's handler raises in a `write`, the buffers are taken back: of that message
-either nothing goes out, or all of it, from a copy.
+either nothing goes out, or all of it, from a copy; if more than `RESCUE_LIMIT` bytes of
+it are left, it is cut off and the connection breaks.
 """
 
 from __future__ import annotations
@@ -277,7 +278,8 @@ class SocketTransport(Reading):
             super()._end_reading()
 
     def _find_failure(self) -> None:
-        """Break if a file's message has failed, or as soon as it will."""
+        """Queue an empty message behind the files: if one fails, it fails too, and
+        breaks the connection."""
         self._write_pieces([b""])
 
     def _forget_ended(self) -> None:

@@ -1,8 +1,9 @@
 /* messages.h - Python's buffers, handled in a few instructions.
  *
  * Only this part of the helper uses Python's objects.  It asks only objects of built-in
- * types, which runs no code of the program's, and uses only CPython's limited API, since
- * one build serves many versions.
+ * types, which runs no code of the program's (but unpin may run a __release_buffer__), and
+ * uses only CPython's limited API, since one build serves many versions.  (A build for a
+ * Python without the GIL serves one, and uses PickleBuffer, too.)
  */
 #ifndef AZC_MESSAGES_H
 #define AZC_MESSAGES_H
@@ -32,8 +33,8 @@ enum { AZC_SEND, AZC_PUT, AZC_WRITE };
  *     (Without the GIL a PickleBuffer keeps the memory of a memoryview.)
  *   unpin(views)
  *     Takes all items out of a list, the last first, and releases pins and memoryviews that
- *     are not exported.  No signal handler runs meanwhile; of two threads each item goes to
- *     one. */
+ *     are not exported.  No signal handler runs meanwhile, unless an exporter has a
+ *     __release_buffer__ in Python; of two threads each item goes to one. */
 void *azc_messages(void *steady, void *release);
 
 #endif
