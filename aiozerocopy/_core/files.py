@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def number_of(file: int | HasFileno, *, reading: bool) -> int:
-    """Return the fd of a file that stays the caller's; raise as `fd_of` and `settle`."""
+    """Return the fd of a file that stays the caller's, as `fd_of`, and `settle` it."""
     number = fd_of(file)
     settle(file, number, reading=reading)
     return number
