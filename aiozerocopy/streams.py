@@ -60,7 +60,7 @@ class Stream(SendStream, ReceiveStream, ByteStream):
         self._receive_from(channel.opposite())
         self._socket: socket.socket | None = None
         self._eof = False
-        self._ending: set[object] = set()  # the calls of `send_eof` that go on
+        self._ending: set[object] = set()  # the calls of `send_eof` in progress
         SendStream.__init__(self, channel, **options)
         self._channels = (channel, self._in)
 
@@ -68,7 +68,8 @@ class Stream(SendStream, ReceiveStream, ByteStream):
         """Send what was accepted, then tell the peer that no more will come.
 
         From the call on messages are refused with StreamClosed; receiving goes on.
-        Called again, it does nothing; cancelled or failed, it has not been called.
+        Called again, it does nothing.  If it is cancelled, or a message before it has
+        failed, it has not been called.
 
         Raises: as `flush`.
         """
@@ -84,12 +85,14 @@ class Stream(SendStream, ReceiveStream, ByteStream):
             self._take_no_more(_EOF)
             await self.flush()
             await self._drain()
-            self._out.shutdown()
-            self._eof = True
-        finally:
+        except BaseException:
             self._ending.discard(call)
             if self._refusal == _EOF and not (self._eof or self._ending):
                 self._take_more()
+            raise
+        # (if this is interrupted, the peer may know: messages stay refused)
+        self._out.shutdown()
+        self._eof = True
 
     def _take_more(self) -> None:
         waiter, self._refusal = self._waiter, ""
