@@ -224,8 +224,8 @@ class Port:
             most *= 2
             events = ffi.new("azc_event[]", most)
             count = lib.azc_port_take(self.id, 0, events, most)
-        for event in events[0 : max(0, count)]:
-            _note(event, self.operations)
+        for index in range(count):
+            _note(events[index], self.operations)
 
     def forget(self, operation: Operation) -> None:
         """Forget an operation for which no event will come."""
