@@ -136,8 +136,7 @@ def parted_at_inputs(options: Sequence[str]) -> tuple[list[str], list[str]]:
 
 # ---- filters -------------------------------------------------------------------------
 
-# An option with filters of the pictures; it may name a file with them.
-FILTER = re.compile(r"-/?(vf|lavfi|filter(_complex)?(_script)?(:[^a].*)?)")
+_FILTER = re.compile(r"-vf$|-/?filter|-lavfi")  # (-vframes is no filter)
 
 
 def with_filters(
@@ -147,7 +146,7 @@ def with_filters(
 
     None if the filters are in a graph that we cannot add to.
     """
-    filters = [at for at, option in enumerate(options) if FILTER.fullmatch(option)]
+    filters = [at for at, option in enumerate(options) if _FILTER.match(option)]
     if not filters:
         return [*options, "-vf", ",".join(filter(None, (first, last)))]
     *_, at = filters

@@ -20,7 +20,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from aiozerocopy.ffmpeg.arguments import FILTER, with_filters
+from aiozerocopy.ffmpeg.arguments import with_filters
 from aiozerocopy.ffmpeg.codecs import PALETTES, RGB, last_value, named_in
 from aiozerocopy.frames import PIXELS, PLANES, Colour, Conversion
 
@@ -33,6 +33,12 @@ if TYPE_CHECKING:
     from aiozerocopy.streams import ReceiveStream
 
 _GREY = ("gray", "mono", "ya", "xyz")
+# With one of these options FFmpeg converts, as its filters may need the RGB.  (One
+# with a file for a single stream is left out: we cannot add a filter to those in it.)
+_FILTERING = ("-vf", "-filter", "-filter:v", "-filter:v:0", "-lavfi")
+_FILTERING += ("-filter_complex", "-filter_complex_script", "-/filter_complex")
+# Filters that convert by themselves.
+_CONVERTS = re.compile("matrix|colorspace|zscale|setparams|hwupload")
 # FFmpeg's formats that take frames in any pixel format.
 _RAW = ("null", "rawvideo", "framecrc", "framehash", "framemd5")
 # For encoders that take no odd widths and heights, if the picture is 4:2:0.
@@ -71,7 +77,7 @@ def plan(
     is_raw = target is None and last_value(options, "-f") in _RAW
     if is_raw or named_in(options) == "copy":  # frames stay as they are
         return Plan(pix_fmt, [], [], list(options))
-    filtered = any(map(FILTER.fullmatch, options))
+    filtered = any(word in _FILTERING for word in options)
     if target is not None and target.startswith("yuvj"):  # JPEG's only colours
         colour = replace(colour, matrix="bt601", full_range=True)
     if pix_fmt.startswith("yuvj"):  # older FFmpegs trust the name more than the tag
@@ -94,6 +100,8 @@ def plan(
         filters += _filters(colour, for_yuv=for_yuv)
     elif is_grey and for_yuv:
         filters += _filters(colour, for_yuv=True, of_grey=True)
+    if filtered and filters and not any(map(_CONVERTS.search, options)):
+        options = with_filters(options, last=",".join(filters)) or options
     if is_padded:
         filters.append(_PAD)
     if choice.filters:

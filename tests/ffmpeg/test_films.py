@@ -79,6 +79,28 @@ def error(given: NDArray[Any]) -> int:
 # ---- true colours ------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "filters",
+    [
+        ["-vf", "hflip"],
+        ["-filter:v", "scale=320:-2,format=rgb24"],
+        ["-vf", FILTER],
+        ["-vf", "null", "-vf", "vflip"],
+    ],
+    ids=str,
+)
+async def test_filters_of_the_program_keep_the_colours(
+    ffmpeg: str, tmp_path: Path, filters: list[str]
+) -> None:
+    """FFmpeg would convert to BT.601 after them, and tag it as BT.709."""
+    path = tmp_path / "a.mp4"
+    more = {"quality": "high", "preset": "ultrafast", "ffmpeg": ffmpeg}
+    await film(path, SD, "rgb24", options=filters, **more)
+    size = (320, 180) if "320" in filters[1] else SD
+    assert error(seen(path, size)) <= 5
+    assert facts(path)["color_space"] == "bt709"
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "size", [SD, pytest.param(HD, marks=pytest.mark.slow)], ids=str
@@ -369,10 +391,11 @@ def test_what_is_converted_here() -> None:
     assert made("rgb24", ours=False) == "rgb24"
     for option in (
         *("-vf", "-filter", "-filter:v:0", "-filter_complex", "-lavfi"),
-        *("-filter_script:v", "-filter_complex_script", "-/filter_complex"),
+        *("-filter_complex_script", "-/filter_complex"),
     ):
         assert made("rgb24", option, "x") == "rgb24"
-    assert made("rgb24", "-filter:a", "x") == "yuv420p"
+    assert made("rgb24", "-filter:a", "x") == made("rgb24", "-filter:1", "x")
+    assert made("rgb24", "-filter:1", "x") == "yuv420p"
     assert made("rgb24", "-pix_fmt", "yuv444p") == "rgb24"
     assert made("rgb24", "-pix_fmt", "nv12") == "nv12"
     assert made("gbrp") == "gbrp"
