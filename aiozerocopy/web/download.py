@@ -44,7 +44,7 @@ PATH = "/file"
 MOVERS = 8  # pieces that are being moved at a time
 TURN = 0.5  # seconds that one may take
 FIRST_PIECE = 64 << 10  # bytes, which mostly fit if there is room
-TLS_PIECE = 1 << 20  # bytes
+TLS_PIECE = 256 << 10  # bytes
 KINDS = {".mkv": "video/x-matroska", ".ts": "video/mp2t"}  # not known on every machine
 
 _ONE_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
@@ -53,7 +53,8 @@ _ONE_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 class Download:
     """Answers with the file at ``path``, as it is then.
 
-    A client that takes nothing for ``patience`` seconds is disconnected.
+    A client that takes nothing for ``patience`` seconds is disconnected; over TLS, one
+    that takes less than a piece.
 
     Raises: FileNotFoundError, PermissionError.
     """

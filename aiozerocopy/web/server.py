@@ -74,7 +74,8 @@ def serve(
 
     A ``file`` is offered for download at `WebServer.file_url`, whole or in parts.  It
     goes from the file to the socket without a copy in user space; a client that takes
-    nothing of it for ``patience`` seconds is disconnected.
+    nothing of it for ``patience`` seconds (over HTTPS, less than 256 KiB) is
+    disconnected.
 
     With an ``ssl_context``, page and pictures go over HTTPS.  That takes copies: every
     byte is encrypted again for each viewer.

@@ -149,10 +149,9 @@ async def test_over_tls(
         return relay(source, sink, nbytes, offset=offset)
 
     monkeypatch.setattr(download, "relay", noted)
-    monkeypatch.setattr(download, "TLS_PIECE", 1 << 18)
     server_side, client_side = tls
     async with serving(film, ssl_context=server_side) as server:
-        for turn, largest in ((10, 1 << 18), (0, download.FIRST_PIECE)):
+        for turn, largest in ((10, download.TLS_PIECE), (0, download.FIRST_PIECE)):
             monkeypatch.setattr(download, "TURN", turn)
             request = asking("/file", "Connection: close")
             answer = Answer(await say(server, request, client_side))
