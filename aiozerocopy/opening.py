@@ -19,6 +19,7 @@ import os
 import socket
 import stat
 from collections.abc import Coroutine
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
 from aiozerocopy._core.binding import PORTABLE
@@ -390,11 +391,11 @@ def pipe(size: int = PIPE_SIZE) -> PipeEnds:
         OSError: there are no fds or no memory.
         ValueError, TypeError: ``size`` is no number of bytes.
     """
-    if not isinstance(size, int):
-        raise TypeError(f"size must be a number of bytes, not {size!r}")
+    if isinstance(size, bool) or not isinstance(size, Integral):
+        raise TypeError(f"size must be a whole number of bytes, not {size!r}")
     if size < 1:
         raise ValueError(f"size must be at least 1 byte, not {size}")
-    return _pipe(size)
+    return _pipe(int(size))
 
 
 def lending_pipe(size: int) -> PipeEnds:

@@ -78,7 +78,8 @@ def relay(
         BusyResourceError: another task is receiving from the source.
         OSError: the file cannot be opened, or is no stream of bytes, or no thread can
             start.
-        ValueError: a pipe or a file is both source and sink.
+        ValueError: a pipe or a file is both source and sink, an fd is negative, or an
+            object is closed.
     """
     check_part(offset, nbytes)
     if offset is not None and isinstance(source, ByteReceiveStream):

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def number_of(file: int | HasFileno, *, reading: bool) -> int:
-    """Return the fd of a file that stays the caller's, as `fd_of`, and `settle` it."""
+    """Return the fd of a file that stays the caller's.
+
+    Raises: as `fd_of` and `settle`.
+    """
     number = fd_of(file)
     settle(file, number, reading=reading)
     return number

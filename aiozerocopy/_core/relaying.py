@@ -285,7 +285,7 @@ def open_source(file: AnyFile, offset: int | None = None) -> ReceiveStream:
 
     Raises:
         OSError: it cannot be opened or is a directory.
-        TypeError: as `settle`.
+        TypeError, ValueError: as `number_of`.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK
     if isinstance(file, (str, bytes, os.PathLike)):

@@ -153,13 +153,17 @@ def check_seconds(**limits: float | None) -> None:
 
 def check_counts(least: int, **counts: int | None) -> None:
     """Raises: ValueError, TypeError: one is neither None nor a number >= ``least``."""
-    for name, count in counts.items():
-        if count is None:
-            continue
-        if isinstance(count, bool) or not isinstance(count, Integral):
-            raise TypeError(f"{name} must be a whole number, not {count!r}")
-        if count < least:
-            raise ValueError(f"{name} must be at least {least}, not {count}")
+    given = {name: count for name, count in counts.items() if count is not None}
+    check_numbers(least, **given)
+
+
+def check_numbers(least: int, **numbers: int) -> None:
+    """Raises: ValueError, TypeError: one is no whole number >= ``least``."""
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, Integral):
+            raise TypeError(f"{name} must be a whole number, not {number!r}")
+        if number < least:
+            raise ValueError(f"{name} must be at least {least}, not {number}")
 
 
 def check_hook(on_event: object) -> None:

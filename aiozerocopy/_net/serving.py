@@ -365,6 +365,7 @@ class Server(Service):
         with sock:
             guest = self._let_in(peer[0] if isinstance(peer, tuple) else "")
             if guest is None:
+                self._exhausted = False
                 return None
             try:
                 stream = stream_over(sock, self._concurrent, self._peer)

@@ -12,7 +12,7 @@ from aiozerocopy._core.change import Turns, in_turn
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.pins import copy_into
 from aiozerocopy._net.block import Block
-from aiozerocopy._net.connecting import check_counts, is_async
+from aiozerocopy._net.connecting import check_numbers, is_async
 from aiozerocopy._net.frame_header import bytes_of_metadata
 from aiozerocopy.broadcast.clients import FedClient
 from aiozerocopy.broadcast.direct_client import DirectClient
@@ -58,7 +58,7 @@ class Broadcast(Block):
     """
 
     def __init__(self, slots: int = SLOTS) -> None:
-        check_counts(1, slots=slots)
+        check_numbers(1, slots=slots)
         self.sequence: int = 0  # of the next frame
         self._slots = slots
         self._pool: FramePool | None = None

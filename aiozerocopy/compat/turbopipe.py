@@ -335,6 +335,7 @@ class _FdQueue:
             if self._in_flight or not self.open:
                 return
             self.open = False
+            self._spare.clear()  # (a failure that is kept keeps this object)
             self._ended.set()
             self._channel.abort()
             self.port.drain()

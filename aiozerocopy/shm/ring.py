@@ -14,7 +14,7 @@ from anyio.abc import AsyncResource, ByteReceiveStream, ByteSendStream
 from aiozerocopy._core.change import Turns, in_turn
 from aiozerocopy._core.receiving import Receives
 from aiozerocopy._core.ring_end import PRODUCER, RingEnd, too_large
-from aiozerocopy._net.connecting import check_counts
+from aiozerocopy._net.connecting import check_numbers
 from aiozerocopy.shm.receiver import Receiver
 from aiozerocopy.shm.record import Batch, Record, only_record
 from aiozerocopy.shm.routes import Route, Routes
@@ -230,14 +230,14 @@ class Ring(AsyncResource, Receives["Record"]):
 
 def _check_type(type_id: int) -> None:
     if type(type_id) is not int or not 0 <= type_id < 1 << 32:  # (quick if it is right)
-        check_counts(0, type_id=type_id)
-        if type_id is None or type_id >= 1 << 32:
+        check_numbers(0, type_id=type_id)
+        if type_id >= 1 << 32:
             raise ValueError(f"type_id must be a number of 32 bits, not {type_id}")
 
 
 def check_most(most: int) -> None:
     if type(most) is not int or most < 1:  # (as above)
-        check_counts(1, most=most)
+        check_numbers(1, most=most)
 
 
 class RingSendStream(ByteSendStream):

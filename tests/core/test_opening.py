@@ -450,6 +450,13 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @linux_only
+def test_size_of_a_pipe_is_checked() -> None:
+    size: Any
+    for size, error in (("x", TypeError), (None, TypeError), (0, ValueError)):
+        with pytest.raises(error, match="size must be"):
+            azc.pipe(size)
+
+
 def test_what_is_no_pipe_has_no_size(ends: tuple[int, int]) -> None:
     assert capacity_of(ends[1]) == 16 * PAGE
     with open(os.devnull) as file:

@@ -543,6 +543,7 @@ async def test_two_receive(tmp_path: Path) -> None:
         (lambda ours, _: ours.send(b"", type_id=1 << 32), ValueError, "32 bits"),
         (lambda ours, _: ours.send(b"", type_id="3"), TypeError, "type_id must be a w"),
         (lambda _, other: other.receive_batch("3"), TypeError, "most must be a whole"),
+        (lambda _, other: other.receive_batch(None), TypeError, "most must be a whole"),
         (lambda ours, _: ours.reserve(-1), ValueError, "does not fit"),
         (lambda ours, _: ours.receive(), TypeError, "sends, it does not receive"),
         (lambda _, other: other.send(b""), TypeError, "receives, it does not send"),
