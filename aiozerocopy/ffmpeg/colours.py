@@ -35,8 +35,10 @@ if TYPE_CHECKING:
 _GREY = ("gray", "mono", "ya", "xyz")
 # With one of these options FFmpeg converts, as its filters may need the RGB.  (One
 # with a file for a single stream is left out: we cannot add a filter to those in it.)
-_FILTERING = ("-vf", "-filter", "-filter:v", "-filter:v:0", "-lavfi")
-_FILTERING += ("-filter_complex", "-filter_complex_script", "-/filter_complex")
+_FILTERING = (
+    *("-vf", "-filter", "-filter:v", "-filter:v:0", "-lavfi"),
+    *("-filter_complex", "-filter_complex_script", "-/filter_complex"),
+)
 # Filters that convert by themselves.
 _CONVERTS = re.compile("matrix|colorspace|zscale|setparams|hwupload")
 # FFmpeg's formats that take frames in any pixel format.
