@@ -75,7 +75,7 @@ TABLE = {
         "{folder}/film.mkv --display {display} --seconds 0.5", "", "15 frames in ", 15
     ),
 }
-QUICK = ("numpy_to_ffmpeg", "live_stream", "serve_frames", "web_viewer")
+QUICK = ("numpy_to_ffmpeg", "live_stream", "web_viewer")
 
 
 def run(

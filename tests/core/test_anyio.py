@@ -1,4 +1,4 @@
-"""Our streams with anyio's wrappers, and with the exceptions of asyncio and trio."""
+"""Our streams with anyio's wrappers, in eager tasks, and as checkpoints of trio."""
 
 import asyncio
 import socket

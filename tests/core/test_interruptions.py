@@ -1,7 +1,7 @@
 """A signal's exception at every line of the core: all borrowed memory is given back.
 
 A signal's handler may raise between any two lines.  So each call runs once to note the
-lines of the core that it passes, and then once per line, with an exception there.
+lines of the core that it passes, and then again, each time with an exception at one.
 However the call ends, its buffers are then the caller's: they are poisoned at once,
 and only then does the peer read everything.
 """
@@ -685,9 +685,9 @@ def hit(name: str, way: tuple[str, str], folder: Path, times: range) -> None:
 def test_one_line_after_the_other(
     name: str, kind: str, loop: str, tmp_path: Path
 ) -> None:
-    """Each link and loop interrupts some of the lines; together they cover all lines.
+    """Each link and loop interrupts every n-th of the places that it passes.
 
-    With AZC_EVERY_LINE=1 each covers all lines, which takes half an hour.
+    With AZC_EVERY_LINE=1 (as in `make proof`) it interrupts all, which takes minutes.
     """
     hit(name, (kind, loop), tmp_path, range(1, 2))
 

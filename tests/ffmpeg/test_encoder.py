@@ -251,6 +251,7 @@ async def test_interrupted_receive_loses_nothing(
 
     lines = Lines(rooms=("ffmpeg.encoder",), withs=True)
     assert await play(lines) == b"film\n"
+    assert lines.seen
     for place in lines.seen:
         hit = Lines(place, ("ffmpeg.encoder",), withs=True)
         assert await play(hit) == b"film\n", shown(place)

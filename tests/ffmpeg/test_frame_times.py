@@ -22,7 +22,7 @@ from aiozerocopy.ffmpeg import Reader
 
 pytestmark = pytest.mark.anyio
 
-SIZE = WIDTH, HEIGHT = 64, 48
+WIDTH, HEIGHT = 64, 48
 SECONDS = 2
 H264 = "-c:v libx264 -preset ultrafast -pix_fmt yuv420p"
 SOUND = "-map 1:a"

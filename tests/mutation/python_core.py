@@ -46,7 +46,6 @@ PYTHON = Core(
 )
 MOST_TESTS = 600  # that reach a line
 CPU_SECONDS = 240  # for each mutant
-PATIENCE = 480.0  # seconds for each mutant that waits
 WITHOUT = 1200  # seconds for all tests without a fault
 
 

@@ -24,7 +24,7 @@ Json = dict[str, Any]
 # found.
 ZEROS = {
     "wrong bytes": (
-        r"(poison|canary|wrong) byte|more arrived than|not a prefix",
+        r"(poison|canary|wrong) byte|more arrived than",
         "bytes compared",
     ),
     "leaks": (r"left behind:", "looks for leaks"),

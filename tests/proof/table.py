@@ -152,7 +152,7 @@ SLICES = (
     ),
     Slice(
         "hostile-crowd",
-        "3,200 hostile connections beside 50 viewers, who lose nothing.",
+        "3,200 hostile connections beside 50 viewers, none of whom is dropped.",
         4,
         "AZC_CROWD_SECONDS=10 python -m pytest slow/test_hostile_crowd.py",
         alone=True,

@@ -359,9 +359,11 @@ def test_calls_at_every_line(loop: str, tmp_path: Path) -> None:
             for each in hanging:
                 each.cancel()
             await asyncio.wait(calls)
-            complaints = [f"{len(hanging)} calls hang"] if hanging else []
+            ended = [each for each in calls if not each.cancelled()]
+            complaints = [f"{it.exception()!r}" for it in ended if it.exception()]
+            complaints += [f"{len(hanging)} calls hang"] if hanging else []
             complaints += [f"{len(rpc._calls)} calls are left"] if rpc._calls else []
-            del call, calls
+            del call, calls, ended
             gc.collect()
             if back.stats.held:
                 complaints.append("an answer is held by nobody")

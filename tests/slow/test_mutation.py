@@ -1,9 +1,10 @@
 """Small faults in the core, made by a program: does a test notice them?
 
-Faults in C must be noticed by the simulation, faults in Python by a few quick tests.
-AZC_MUTANTS=12 sets how many of each are tried, always the same; 0 means all.  Each
-takes a second or two of one core.  CI tries six in C, and none in Python, as that needs
-a run of all tests before; for both it checks that the lists of survivors are current.
+Faults in C must be noticed by the simulation or by a situation, faults in Python by the
+tests that reach their lines.  AZC_MUTANTS=12 sets how many of each are tried, always
+the same; 0 means all.  Each takes a second or two of one core.  CI tries six in C, and
+none in Python, as that needs a run of all tests before; for both it checks that the
+lists of survivors are current.
 See tests/mutation/mutation.py and python_core.py.
 """
 

@@ -17,7 +17,7 @@ from aiozerocopy._core.binding import PORTABLE
 
 pytestmark = [
     linux_only,
-    pytest.mark.skipif(PORTABLE, reason="the portable build has no rings"),
+    pytest.mark.skipif(PORTABLE, reason="the soak needs the Linux build"),
 ]
 
 

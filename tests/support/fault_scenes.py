@@ -1,9 +1,10 @@
 """What a program does with each kind of stream, and what must hold whatever fails.
 
-A `Scene` is run in a process of its own, while its system calls are made to fail.  Each
-of its calls must end, with a result or an exception of `EXPECTED`; either way the
-caller then owns the buffers again.  The reader gets whole messages in order, and at
-most the beginning of one more.  If no call reported a fault, it gets all messages.
+A `Scene` is run while its system calls are made to fail (`fault_server`, which forks a
+process for each run), or under a limit (`limited`).  Each of its calls must end, with a
+result or an exception of `EXPECTED`; either way the caller then owns the buffers again.
+The reader gets whole messages in order, and at most the beginning of one more.  If no
+call reported a fault, it gets all messages.
 """
 
 import asyncio

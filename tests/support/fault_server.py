@@ -1,4 +1,4 @@
-"""Forks a process for each case of `fault_scenes`, which takes a few milliseconds.
+"""Runs each case of `fault_scenes` in a forked process: a fork takes milliseconds.
 
 It reads lines from stdin.  For the name of a scene it prints the pid of a process that
 waits to be traced.  For "go" it lets that process run, and prints its verdict as JSON.

@@ -299,12 +299,10 @@ async def be_hit(name: str, lines: Lines) -> list[str]:
 def test_one_line_after_the_other(
     name: str, loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each loop interrupts every other line; together they interrupt all."""
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
 
     def some(places: list[Place]) -> list[Place]:
-        places = [place for place in places if place[2] <= (name != "connect") + 1]
-        return places[list(LOOPS).index(loop) :: 2]
+        return [place for place in places if place[2] <= (name != "connect") + 1]
 
     play = partial(be_hit, name)
     run_on(loop, partial(hit_each_line, play, ROOMS, some, calls=True))

@@ -28,7 +28,6 @@ from aiozerocopy import transport as azt
 np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.anyio
 
-MUCH = bytes(payload(5, 3 * BIG))
 
 # ---- the order of calls -------------------------------------------------------------
 

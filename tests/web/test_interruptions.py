@@ -246,7 +246,7 @@ def encoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("name", CASES)
 def test_one_line_after_the_other(name: str, face: str, loop: str) -> None:
-    """Each loop hits every other line, so both together hit all."""
+    """Each loop hits every other of the places that it passes."""
     path, other = CASES[name]
     skip_what_cannot_be(face, loop, path, other)
 
