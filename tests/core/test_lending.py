@@ -21,6 +21,7 @@ import anyio
 import pytest
 import scripts
 from endings import ENDS
+from inventory import open_files
 from links import (
     FREE_THREADED,
     begun,
@@ -96,12 +97,7 @@ async def opened(kind: str, peer: str = "reads", slots: int = 3) -> AsyncIterato
 
 def pipes() -> set[int]:
     """Return the fds of this process that are ends of pipes."""
-    found = set()
-    for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):
-            if os.readlink(f"/proc/self/fd/{fd}").startswith("pipe:"):
-                found.add(int(fd))
-    return found
+    return {int(fd) for fd, each in open_files().items() if each.startswith("pipe:")}
 
 
 async def lane_between(

@@ -1,7 +1,6 @@
 """Relays: every byte is in the sink or still in the source, and in order."""
 
 import contextlib
-import fcntl
 import gzip
 import io
 import os
@@ -9,7 +8,6 @@ import re
 import signal
 import socket
 import ssl
-import struct
 import termios
 from functools import partial
 from pathlib import Path
@@ -35,6 +33,7 @@ from links import (
     reading,
     receives,
     tls_over,
+    unread,
     until,
 )
 from oracle import assert_prefix, assert_same, payload
@@ -666,7 +665,7 @@ async def test_cancelled_as_bytes_come_from_an_fd_they_go_out(
             tasks.start_soon(_call, relay)
             await others_wait()
             os.write(write_fd, b"0123456789")
-            while _unread(read_fd) == 10:
+            while unread(read_fd) == 10:
                 pass  # (the loop does not run: a thread takes the bytes)
             tasks.cancel_scope.cancel()
         os.close(write_fd)
@@ -681,11 +680,6 @@ async def test_cancelled_as_bytes_come_from_an_fd_they_go_out(
             assert (tmp_path / "copy").read_bytes() == got
         else:
             assert foreign.got == got
-
-
-def _unread(fd: int) -> int:
-    answer = fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4)
-    return int(struct.unpack("i", answer)[0])
 
 
 @pytest.mark.every_loop

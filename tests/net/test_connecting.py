@@ -15,6 +15,7 @@ from typing import Any
 
 import anyio
 import pytest
+from inventory import open_files
 from links import cut_short, free_port, linux_only, others_wait, until
 
 import aiozerocopy as azc
@@ -180,10 +181,7 @@ NEVER = 3600.0  # seconds before a second address is tried, if none fails
 
 def sockets() -> list[str]:
     """Return all sockets that this process has open."""
-    folder = "/proc/self/fd"
-    links = (f"{folder}/{name}" for name in os.listdir(folder))
-    targets = [os.readlink(link) for link in links if os.path.lexists(link)]
-    return sorted(name for name in targets if name.startswith("socket:"))
+    return sorted(each for each in open_files().values() if each.startswith("socket:"))
 
 
 def has_addresses(

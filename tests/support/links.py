@@ -73,6 +73,12 @@ Sink = Callable[[memoryview], object]
 LENDING = {"lending": "adopted", "lending-unix": "unix"}
 
 
+def unread(fd: int) -> int:
+    """Return how many bytes the kernel holds for the reader of an fd."""
+    answer = fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4)
+    return int(struct.unpack("i", answer)[0])
+
+
 class Link:
     """Two connected fds.  `close` closes those that no stream or reader has taken."""
 
@@ -127,9 +133,7 @@ class Link:
         os.close(self.take_read_fd())
 
     def unread(self) -> int:
-        """Return how many bytes the kernel holds for the reader."""
-        answer = fcntl.ioctl(self._read_fd, termios.FIONREAD, b"\0" * 4)
-        return int(struct.unpack("i", answer)[0])
+        return unread(self._read_fd)
 
     def read(self, n: int) -> bytes:
         """Read exactly n bytes, in a test that has no `PlainReader` or `OurReader`."""
