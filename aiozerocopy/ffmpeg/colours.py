@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from aiozerocopy.ffmpeg.arguments import with_filters
@@ -39,7 +40,7 @@ _FILTERING = (
     *("-vf", "-filter", "-filter:v", "-filter:v:0", "-lavfi"),
     *("-filter_complex", "-filter_complex_script", "-/filter_complex"),
 )
-# Filters that convert by themselves.
+# With one of these in a graph, the program sees to the colours itself.
 _CONVERTS = re.compile("matrix|colorspace|zscale|setparams|hwupload")
 # FFmpeg's formats that take frames in any pixel format.
 _RAW = ("null", "rawvideo", "framecrc", "framehash", "framemd5")
@@ -79,7 +80,8 @@ def plan(
     is_raw = target is None and last_value(options, "-f") in _RAW
     if is_raw or named_in(options) == "copy":  # frames stay as they are
         return Plan(pix_fmt, [], [], list(options))
-    filtered = any(word in _FILTERING for word in options)
+    graphs = [graph for word, graph in pairwise(options) if word in _FILTERING]
+    filtered = bool(graphs)
     if target is not None and target.startswith("yuvj"):  # JPEG's only colours
         colour = replace(colour, matrix="bt601", full_range=True)
     if pix_fmt.startswith("yuvj"):  # older FFmpegs trust the name more than the tag
@@ -102,7 +104,7 @@ def plan(
         filters += _filters(colour, for_yuv=for_yuv)
     elif is_grey and for_yuv:
         filters += _filters(colour, for_yuv=True, of_grey=True)
-    if filtered and filters and not any(map(_CONVERTS.search, options)):
+    if filtered and filters and not any(map(_CONVERTS.search, graphs)):
         options = with_filters(options, last=",".join(filters)) or options
     if is_padded:
         filters.append(_PAD)

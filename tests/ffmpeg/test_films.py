@@ -85,7 +85,7 @@ def error(given: NDArray[Any]) -> int:
         ["-vf", "hflip"],
         ["-filter:v", "scale=320:-2,format=rgb24"],
         ["-vf", FILTER],
-        ["-vf", "null", "-vf", "vflip"],
+        ["-metadata", "title=The matrix", "-vf", "null", "-vf", "vflip"],
     ],
     ids=str,
 )
