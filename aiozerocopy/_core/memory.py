@@ -91,7 +91,6 @@ def is_over(key: int) -> bool:
 class _Start(ctypes.c_ubyte):
     """The first byte of some memory, with attributes that live as long as its views."""
 
-    # (slots are cleared in the order of their names: first the lease, then the life)
     __slots__ = ("lease", "life")
     lease: _Lease
     life: object

@@ -164,7 +164,8 @@ class Rpc(AsyncResource):
         memory: release it soon, or the other side has no room for answers.
 
         The handler on the other side is cancelled when the ``timeout`` (seconds) is
-        over; if the call is cancelled, as soon as the other side is told.
+        over.  If the call is cancelled, so is the handler, once the other side has been
+        told: see the states at the top of this file.
 
         Raises:
             RemoteError: the handler has failed.
