@@ -216,7 +216,8 @@ static void look(azc_loop *it, uint64_t now) {
         begin_to_look(it, now, false);
     } else if (!azc__poller_is_readable(it->poller)) {
         it->watch = QUIET;
-        it->due = watch_quietly(it) < 0 ? now + LOOK_US : UINT64_MAX;
+        it->due = UINT64_MAX;
+        if (watch_quietly(it) < 0) look_again(it, now, LOOK_US);
     } else if (it->is_late && !SABOTAGED(LATE)) {
         take(it, now);
     } else {

@@ -72,7 +72,10 @@ class Program:
 
 SITUATIONS = [
     *(Program(name, RANDOM, cpu_seconds=1) for name in ("submitting", "pools")),
-    *(Program(name, SCRIPTED, cpu_seconds=1) for name in ("moving", "pumping")),
+    *(
+        Program(name, SCRIPTED, cpu_seconds=1)
+        for name in ("moving", "pumping", "looping")
+    ),
 ]
 
 

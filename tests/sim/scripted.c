@@ -11,6 +11,7 @@
 enum { POISON = 0xdd, FIRST_WAKER = 500, WAKERS = 32, REPORTS = 8 };
 
 struct azc_poller {
+    int fd; /* of a loop's poller, or 0 */
     bool woken;
     uint64_t until; /* end of its wait */
     int waiting;    /* the thread that waits */
@@ -254,27 +255,26 @@ static int fake_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
 /* ---- pollers --------------------------------------------------------- */
 
 int azc__poller_open(azc_poller **out, bool wakes) {
-    if (!wakes) return -EOPNOTSUPP;
-    *out = allocate(sizeof **out);
-    memset(*out, 0, sizeof **out);
-    (*out)->waiting = -1;
+    azc_poller *it = *out = allocate(sizeof *it);
+    *it = (azc_poller){.waiting = -1};
     world.pollers++;
+    if (wakes) return 0;
+    it->fd = scripted_file(LOOP);
+    file_of(it->fd)->polls = it;
     return 0;
 }
 
 void azc__poller_close(azc_poller *poller) {
     for (int i = 0; i < world.count; i++)
         if (world.files[i].poller == poller) world.files[i].poller = NULL;
+    if (poller->fd) azc_sys.close(poller->fd);
     world.pollers--;
     release(poller);
 }
 
-int azc__poller_fd(const azc_poller *poller) {
-    (void)poller;
-    return -EOPNOTSUPP;
-}
+int azc__poller_fd(const azc_poller *poller) { return poller->fd; }
 
-bool azc__poller_is_readable(const azc_poller *poller) { return !poller; }
+bool azc__poller_is_readable(const azc_poller *poller) { return poller->count; }
 
 void azc__poller_abandon(azc_poller *poller) {
     SIM_CHECK(poller->waiting, "a poller is abandoned by its own thread");
@@ -291,14 +291,24 @@ int azc__poller_arm(azc_poller *poller, int fd, int what, uint64_t who) {
     if (r < 0) return r;
     it->poller = poller;
     it->who = who;
-    if (it->ready) scripted_report(fd);
+    if (it->ready || (it->polls && it->polls->count)) scripted_report(fd);
     return 0;
+}
+
+static void drop_report(azc_poller *poller, uint64_t who) {
+    int kept = 0;
+    for (int i = 0; i < poller->count; i++)
+        if (poller->reports[i] != who) poller->reports[kept++] = poller->reports[i];
+    poller->count = kept;
 }
 
 void azc__poller_forget(azc_poller *poller, int fd) {
     file *it = file_of(fd);
-    SIM_CHECK(!it->poller || it->poller == poller, "another's fd %d", fd);
-    it->poller = NULL;
+    drop_report(poller, it->who);
+    bool forgets = it->poller == poller;
+    bool loops = poller->fd || (it->poller && it->poller->fd);
+    SIM_CHECK(!it->poller || forgets || loops, "another's fd %d", fd);
+    if (forgets) it->poller = NULL;
     it->forgotten++;
 }
 
@@ -310,7 +320,7 @@ void azc__poller_wake(azc_poller *poller) {
 
 static uint64_t any_armed(void) {
     for (int i = 0; i < world.count; i++)
-        if (world.files[i].poller) return world.files[i].who;
+        if (world.files[i].poller && !world.files[i].polls) return world.files[i].who;
     return 0;
 }
 
@@ -319,27 +329,40 @@ static bool wait_is_over(void *arg) {
     return poller->woken || poller->count || poller->until <= world.now;
 }
 
-int azc__poller_wait(azc_poller *poller, uint64_t *who, int max, int timeout_us) {
+static void wait_for_reports(azc_poller *poller, int timeout_us) {
     SIM_CHECK(!sim_holds_locks(), "a thread waits with a lock held");
     sim_trace("waits for %ld us", timeout_us, 0, 0);
     world.timeouts[world.rounds++ % ROUNDS] = timeout_us;
     poller->until = world.now + (uint64_t)timeout_us * 1000;
     poller->waiting = sim_self();
     sim_wait(wait_is_over, poller, SIM_FOREVER);
+}
+
+int azc__poller_wait(azc_poller *poller, uint64_t *who, int max, int timeout_us) {
+    SIM_CHECK(!poller->fd || !timeout_us, "a wait in a loop's poller");
+    if (poller->fd)
+        world.takes++;
+    else
+        wait_for_reports(poller, timeout_us);
     int count = poller->count < max ? poller->count : max;
     memcpy(who, poller->reports, (size_t)count * sizeof *who);
     /* (other entries name a channel that is not ready: using one makes a call) */
     for (int i = count; i < max; i++) who[i] = any_armed();
-    poller->count = 0;
+    poller->count -= count;
+    memmove(poller->reports, poller->reports + count,
+            (size_t)poller->count * sizeof *who);
     poller->woken = false;
     return count;
 }
 
 bool scripted_report(int fd) {
     file *it = file_of(fd);
-    if (!it->poller) return false;
-    it->poller->reports[it->poller->count++] = it->who;
+    azc_poller *by = it->poller;
+    if (!by) return false;
+    SIM_CHECK(by->count < REPORTS, "too many reports");
+    by->reports[by->count++] = it->who;
     it->poller = NULL;
+    if (by->fd) scripted_report(by->fd);
     return true;
 }
 

@@ -18,7 +18,7 @@
 #include "poller.h"
 #include "threads.h"
 
-enum file_kind { SOCKET, PIPE, TTY, REGULAR, DEVICE };
+enum file_kind { SOCKET, PIPE, TTY, REGULAR, DEVICE, LOOP };
 
 enum {
     ALL = 1 << 30, /* an answer: all bytes of the call */
@@ -49,6 +49,7 @@ typedef struct file {
     bool ready;         /* reported as soon as it is armed */
     int arm_fails;      /* -errno for the next time that it is armed, or 0 */
     azc_poller *poller; /* the one that has it armed, or NULL */
+    azc_poller *polls;  /* LOOP: the poller whose fd this is */
     uint64_t who;
     int arms; /* how often it was armed */
     int forgotten;
@@ -77,6 +78,7 @@ typedef struct kernel {
     bool keeps_pages;
     const void *taken_back; /* the slot whose pages were taken back last */
 
+    int takes;              /* how often reports were taken from a loop's poller */
     int rounds;             /* number of waits of pumps */
     int timeouts[ROUNDS];   /* of the latest ones, in microseconds */
     int threads, no_thread; /* started; still to be refused */

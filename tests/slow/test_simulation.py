@@ -160,7 +160,7 @@ def test_simulation(
     ("name", "kernel"),
     [
         *(("submitting", KERNEL), ("pools", KERNEL)),
-        *(("moving", SCRIPT), ("pumping", SCRIPT)),
+        *(("moving", SCRIPT), ("pumping", SCRIPT), ("looping", SCRIPT)),
     ],
 )
 def test_situations(
