@@ -74,7 +74,7 @@ SITUATIONS = [
     *(Program(name, RANDOM, cpu_seconds=1) for name in ("submitting", "pools")),
     *(
         Program(name, SCRIPTED, cpu_seconds=1)
-        for name in ("moving", "pumping", "looping")
+        for name in ("moving", "pumping", "looping", "lifetimes")
     ),
 ]
 

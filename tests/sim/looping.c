@@ -4,6 +4,9 @@
  * The table at the end lists the situations.  Thread 0 is the loop's.
  */
 #include <errno.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "situations.h"
 
@@ -79,8 +82,18 @@ static void watched_twice(void) {
 static void loop_receives(void) {
     azc_id in = waiting_here(10);
     CHECK(waits_here(in) && is_quiet() && file_of(fd_of(in))->arms == 1);
+    scripted_wake(file_of(loop)->poller); /* for another reason: there is no look */
+    sim_idle();
+    CHECK(is_quiet() && file_of(loop)->arms == 1);
     report(in);
     CHECK(azc_port_move(port) == 1 && is_received_here(0, token, 10));
+}
+
+static void port_has_number_0(void) {
+    CHECK(azc_port_close(port) == 0);
+    world.no_stdin = true;
+    CHECK(azc_port_open(&port) == 0 && azc_port_fd(port) == 0);
+    loop_receives();
 }
 
 static void closed_receive_is_forgotten(void) {
@@ -338,11 +351,49 @@ static void another_pump_ends(void) {
     CHECK(is_received_by_pump(0, token - 1, 10));
 }
 
+/* ---- the end of a loop ------------------------------------------------- */
+
+/* Its poller was reported, and nobody has looked after it yet. */
+static void loop_ends_before_its_report(void) {
+    azc_id in = waiting_here(10);
+    CHECK(scripted_report(fd_of(in)));
+    CHECK(azc_port_move(port) == 1 && tells(token, 0, 10) && nothing_is_told());
+    CHECK(azc_port_close(port) == 0);
+    sim_idle();
+    CHECK(world.pollers == 1 && file_of(loop)->closed);
+    recorded = 0;
+    CHECK(azc_port_open(&port) == 0);
+}
+
+static void play_child(void) {
+    sim_fork_ends();
+    CHECK(world.abandoned == 2); /* the pump's poller, and the loop's */
+    CHECK(!scripted_wakers());
+    recorded = 0;
+    CHECK(azc_port_open(&port) == 0);
+    watch();
+    azc_id in = waiting(10);
+    CHECK(waits_here(in));
+    report(in);
+    CHECK(azc_port_move(port) == 1 && is_received_here(0, token, 10));
+    fflush(NULL);
+    _exit(0);
+}
+
+static void forked(void) {
+    int status = -1;
+    waiting_here(10);
+    pid_t child = sim_fork();
+    if (child == 0) play_child();
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
 /* ---- all situations -------------------------------------------------- */
 
 static const situation situations[] = {
     {"a port is watched twice", watched_twice},
     {"a loop receives", loop_receives},
+    {"a port has the number 0", port_has_number_0},
     {"a receive that is closed is forgotten", closed_receive_is_forgotten},
     {"a turn takes all that is ready", a_turn_takes_all},
     {"a turn ends", a_turn_ends},
@@ -361,6 +412,8 @@ static const situation situations[] = {
     {"the pump gives up asking", pump_gives_up_asking},
     {"the next pump begins anew", next_pump_begins_anew},
     {"another pump ends", another_pump_ends},
+    {"a loop ends before its report", loop_ends_before_its_report},
+    {"a process forks", forked},
 };
 
 int main(int argc, char **argv) {

@@ -272,6 +272,64 @@ static void not_all_go_together(void) {
     CHECK(world.calls[1].with_fds && called(2, socket, 30));
 }
 
+/* Short parts go together, up to two pages; a long part goes in pieces of that size. */
+static void pipe_is_written_in_pieces(void) {
+    static const size_t sizes[] = {4, 4, 4, 3, 3, 9}, calls[] = {8, 7, 3, 8, 1};
+    struct iovec vec[6];
+    azc_id pipe = open_channel(PIPE, AZC_OUT | AZC_OWN);
+    size_t n = 0;
+    for (int i = 0; i < 6; i++) {
+        vec[i] = (struct iovec){memory + n, sizes[i] * KIB};
+        n += sizes[i] * KIB;
+    }
+    world.takes_all = true;
+    CHECK(azc_sendv(pipe, port, ++token, vec, 6, NULL, 0, 0) >= 0);
+    CHECK(world.ncalls == 5 && !world.threads);
+    for (int i = 0; i < 5; i++)
+        CHECK(called(i, pipe, calls[i] * KIB) && world.calls[i].nowait);
+    CHECK(world.sigpipes == 1 && !world.sigpipes_held);
+}
+
+/* write() is quicker than pwritev2(), but raises SIGPIPE. */
+static void sigpipe_is_blocked_for_long_parts(void) {
+    azc_id pipe = open_channel(PIPE, AZC_OUT | AZC_OWN);
+    struct iovec last[] = {{memory, 100}, {memory, 8 * KIB + 1}};
+    world.takes_all = true;
+    CHECK(put(pipe, 8 * KIB) == 0 && !world.sigpipes);
+    CHECK(put(pipe, 8 * KIB + 1) == 0 && world.sigpipes == 1);
+    CHECK(azc_sendv(pipe, port, ++token, last, 2, NULL, 0, 0) >= 0);
+    CHECK(world.sigpipes == 2 && !world.sigpipes_held);
+    CHECK(!file_of(fd_of(pipe))->nonblock);
+    azc_id busy = open_full(PIPE, AZC_OUT | AZC_OWN, 9 * KIB);
+    CHECK(world.sigpipes == 3);
+    report(busy);
+    CHECK(tells(token, 0, 9 * KIB) && world.sigpipes == 3);
+    CHECK(file_of(fd_of(busy))->nonblock && !world.calls[0].nowait);
+}
+
+/* ---- asking again ---------------------------------------------------- */
+
+static ssize_t get_at_least(azc_id id, size_t need) {
+    return azc_recv(id, port, ++token, memory, 100 * KIB, need, NULL);
+}
+
+/* It asks until it has what is needed, as often as the bytes received justify. */
+static void receive_asks_again(void) {
+    azc_id in = open_channel(SOCKET, AZC_IN);
+    KERNEL_SAYS(16 * KIB, 16 * KIB);
+    CHECK(get_at_least(in, 32 * KIB) == 32 * KIB && world.ncalls == 2);
+    KERNEL_SAYS(16 * KIB);
+    CHECK(get_at_least(in, 16 * KIB) == 16 * KIB && world.ncalls == 3);
+    CHECK(inside(in)->vain == 0);
+    inside(in)->vain = IN_VAIN - 1;
+    KERNEL_SAYS(16 * KIB, -EAGAIN, 16 * KIB);
+    CHECK(get_at_least(in, 32 * KIB) == 32 * KIB && world.ncalls == 6);
+    CHECK(inside(in)->vain == 0);
+    KERNEL_SAYS(16 * KIB, -EAGAIN, -EAGAIN);
+    CHECK(get_at_least(in, 32 * KIB) == -EINPROGRESS && world.ncalls == 9);
+    CHECK(inside(in)->vain == 1);
+}
+
 /* ---- loans ----------------------------------------------------------- */
 
 static void a_call_lends_a_mebibyte(void) {
@@ -281,6 +339,16 @@ static void a_call_lends_a_mebibyte(void) {
     sim_idle();
     report(pipe);
     CHECK(world.calls[0].lends && called(0, pipe, MIB));
+}
+
+static void only_some_sockets_lend(void) {
+    azc_id lends = open_channel(SOCKET, LENDS);
+    azc_id out = open_channel(SOCKET, AZC_OUT),
+           in = open_channel(SOCKET, AZC_IN | AZC_READS);
+    world.no_loans = true;
+    azc_id other = open_channel(SOCKET, LENDS);
+    CHECK(inside(lends)->lane->lend_from && !inside(out)->lane->lend_from);
+    CHECK(!inside(in)->lane->lend_from && !inside(other)->lane->lend_from);
 }
 
 static void reader_is_asked(void) {
@@ -659,6 +727,41 @@ static void relay_has_its_turn(void) {
     azc_relay_free(relay);
 }
 
+static void close_source(void) { CHECK(azc_close(source, 0, 0) == -EINPROGRESS); }
+
+/* What a relay that completes has begun, it also reads to its end. */
+static void source_is_closed(void) {
+    for (int completes = 0; completes < 2; completes++) {
+        int failed;
+        source = open_channel(SOCKET, AZC_IN);
+        writing = open_channel(SOCKET, AZC_OUT);
+        KERNEL_SAYS(5, ALL, 5, ALL);
+        scripted_meanwhile(0, close_source);
+        azc_relay_request wanted = {.source = source,
+                                    .sink = writing,
+                                    .port = port,
+                                    .token = 3000,
+                                    .nbytes = 10,
+                                    .completes = completes};
+        CHECK(azc_relay_open(&wanted, &relay, &failed) == -EINPROGRESS);
+        sim_idle();
+        CHECK(tells(3000, completes ? 0 : -ESHUTDOWN, completes ? 10 : 0));
+        azc_relay_free(relay);
+    }
+}
+
+/* It is woken, since nothing else would end its wait. */
+static void closed_while_a_relay_waits(void) {
+    source = open_channel(SOCKET, AZC_IN);
+    writing = open_channel(SOCKET, AZC_OUT);
+    open_relay();
+    CHECK(nothing_is_told());
+    CHECK(azc_close(writing, 0, 0) == -EINPROGRESS);
+    sim_idle();
+    CHECK(tells(3000, -ESHUTDOWN, 0));
+    azc_relay_free(relay);
+}
+
 static void relay_is_closed(void) {
     source = open_channel(SOCKET, AZC_IN);
     writing = open_channel(SOCKET, AZC_OUT);
@@ -689,6 +792,10 @@ static const situation situations[] = {
     {"a pipe that lends has a budget", lending_pipe_has_a_budget},
     {"numbers are looked at", numbers_are_looked_at},
     {"not all go together", not_all_go_together},
+    {"a pipe is written in pieces", pipe_is_written_in_pieces},
+    {"SIGPIPE is blocked for long parts", sigpipe_is_blocked_for_long_parts},
+    {"a receive asks again", receive_asks_again},
+    {"only some sockets lend", only_some_sockets_lend},
     {"a call lends a mebibyte", a_call_lends_a_mebibyte},
     {"the reader of loans is asked", reader_is_asked},
     {"a socket tells when it was read", socket_tells},
@@ -713,6 +820,8 @@ static const situation situations[] = {
     {"a message becomes another", message_becomes_another},
     {"a relay has its turn", relay_has_its_turn},
     {"a relay's sink is closed", relay_is_closed},
+    {"a relay's source is closed", source_is_closed},
+    {"a sink is closed while its relay waits", closed_while_a_relay_waits},
 };
 
 int main(int argc, char **argv) {

@@ -8,9 +8,11 @@
 
 #include "sys.h"
 
-enum { POISON = 0xdd, FIRST_WAKER = 500, WAKERS = 32, REPORTS = 8 };
+enum { POISON = 0xdd, FIRST_WAKER = 500, WAKERS = 32, REPORTS = 8, POLLERS = 8 };
 
+/* (a new one has the address of the last that was closed) */
 struct azc_poller {
+    bool open;
     int fd; /* of a loop's poller, or 0 */
     bool woken;
     uint64_t until; /* end of its wait */
@@ -28,11 +30,13 @@ typedef struct block {
 
 kernel world;
 static block *blocks;
-static bool open_wakers[WAKERS], signalled[WAKERS];
+static bool open_wakers[2 * WAKERS], signalled[WAKERS]; /* (by ends; by pairs) */
+static azc_poller pollers[POLLERS];
 
 /* ---- memory ---------------------------------------------------------- */
 
 static void *allocate(size_t n) {
+    if (world.no_memory && --world.no_memory == 0) return NULL;
     block *it = malloc(sizeof *it + n);
     if (!it) abort();
     *it = (block){.next = blocks, .size = n};
@@ -98,12 +102,13 @@ static int replace(void *at, size_t n) {
 int scripted_file(int kind) {
     SIM_CHECK(world.count < FDS, "too many files");
     world.files[world.count] = (file){.kind = kind};
-    return FIRST_FD + world.count++;
+    return world.first_fd + world.count++;
 }
 
 file *file_of(int fd) {
-    SIM_CHECK(fd >= FIRST_FD && fd < FIRST_FD + world.count, "no fd: %d", fd);
-    return &world.files[fd - FIRST_FD];
+    int i = fd - world.first_fd;
+    SIM_CHECK(i >= 0 && i < world.count, "no fd: %d", fd);
+    return &world.files[i];
 }
 
 static int fake_identify(int fd, struct stat *st) {
@@ -123,11 +128,35 @@ static int succeed(int fd) {
     return 0;
 }
 
-static int takes_loans(int fd) { return fd >= 0; }
+static int takes_loans(int fd) { return fd >= 0 && !world.no_loans; }
+
+static int set_nonblock(int fd) {
+    file_of(fd)->nonblock = true;
+    return 0;
+}
+
+static int fake_no_sigpipe(int fd) {
+    file_of(fd)->no_sigpipe = true;
+    return 0;
+}
+
+static int fake_linger(int fd) { return fd < 0 ? fd : world.lingers; }
+
+static int fake_shutdown(int fd) { return fd < 0 ? fd : world.shutdown_says; }
+
+static int first_waker(void) { return world.no_stdin ? 0 : FIRST_WAKER; }
+
+static bool is_waker(int fd) {
+    return fd >= first_waker() && fd < first_waker() + 2 * WAKERS;
+}
 
 static int fake_close(int fd) {
-    if (fd >= FIRST_WAKER) open_wakers[fd - FIRST_WAKER] = false;
-    if (fd >= FIRST_WAKER) return 0;
+    bool *open = &open_wakers[is_waker(fd) ? fd - first_waker() : 0];
+    if (is_waker(fd)) {
+        SIM_CHECK(*open, "waker %d is closed twice", fd);
+        *open = false;
+        return 0;
+    }
     SIM_CHECK(!file_of(fd)->closed, "fd %d is closed twice", fd);
     file_of(fd)->closed = true;
     return 0;
@@ -211,10 +240,16 @@ static ssize_t fake_unread(int fd, bool socket) {
     return world.unread;
 }
 
-static void fake_block_sigpipe(sys_sigpipe *state) { state->blocked = true; }
+static void fake_block_sigpipe(sys_sigpipe *state) {
+    state->blocked = true;
+    world.sigpipes_held++;
+    world.sigpipes++;
+}
 
 static void fake_restore_sigpipe(const sys_sigpipe *state, ssize_t written) {
-    (void)state, (void)written;
+    (void)written;
+    SIM_CHECK(state->blocked, "SIGPIPE was not blocked");
+    world.sigpipes_held--;
 }
 
 size_t scripted_bytes(void) {
@@ -228,19 +263,31 @@ size_t scripted_bytes(void) {
 
 static int open_waker(int ends[2]) {
     int i = 0;
-    while (i < WAKERS && open_wakers[i]) i++;
-    SIM_CHECK(i < WAKERS, "too many wakers");
-    open_wakers[i] = true;
-    signalled[i] = false;
-    ends[0] = ends[1] = FIRST_WAKER + i;
+    while (i < 2 * WAKERS && (open_wakers[i] || open_wakers[i + 1])) i += 2;
+    SIM_CHECK(i < 2 * WAKERS, "too many wakers");
+    open_wakers[i] = open_wakers[i + 1] = true;
+    signalled[i / 2] = false;
+    ends[0] = first_waker() + i;
+    ends[1] = ends[0] + 1;
     return 0;
 }
 
-static void fake_signal(int fd) { signalled[fd - FIRST_WAKER] = true; }
+int scripted_wakers(void) {
+    int count = 0;
+    for (int i = 0; i < 2 * WAKERS; i++) count += open_wakers[i];
+    return count;
+}
 
-static void fake_clear(int fd) { signalled[fd - FIRST_WAKER] = false; }
+static bool *signal_of(int fd, int end) {
+    SIM_CHECK(is_waker(fd) && fd % 2 == end, "fd %d is not this end of a waker", fd);
+    return &signalled[(fd - first_waker()) / 2];
+}
 
-bool scripted_signalled(int fd) { return signalled[fd - FIRST_WAKER]; }
+static void fake_signal(int fd) { *signal_of(fd, 1) = true; }
+
+static void fake_clear(int fd) { *signal_of(fd, 0) = false; }
+
+bool scripted_signalled(int fd) { return *signal_of(fd, 0); }
 
 static bool is_signalled(void *fd) { return scripted_signalled((int)(intptr_t)fd); }
 
@@ -255,8 +302,11 @@ static int fake_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
 /* ---- pollers --------------------------------------------------------- */
 
 int azc__poller_open(azc_poller **out, bool wakes) {
-    azc_poller *it = *out = allocate(sizeof *it);
-    *it = (azc_poller){.waiting = -1};
+    azc_poller *it = pollers;
+    while (it < pollers + POLLERS && it->open) it++;
+    SIM_CHECK(it < pollers + POLLERS, "too many pollers");
+    *it = (azc_poller){.open = true, .waiting = -1};
+    *out = it;
     world.pollers++;
     if (wakes) return 0;
     it->fd = scripted_file(LOOP);
@@ -268,8 +318,9 @@ void azc__poller_close(azc_poller *poller) {
     for (int i = 0; i < world.count; i++)
         if (world.files[i].poller == poller) world.files[i].poller = NULL;
     if (poller->fd) azc_sys.close(poller->fd);
+    SIM_CHECK(poller->open, "a poller is closed twice");
     world.pollers--;
-    release(poller);
+    poller->open = false;
 }
 
 int azc__poller_fd(const azc_poller *poller) { return poller->fd; }
@@ -384,7 +435,7 @@ static int fake_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
     return 0;
 }
 
-static int fake_has_one_cpu(void) { return 0; }
+static int fake_has_one_cpu(void) { return world.one_cpu; }
 
 static uint64_t fake_now_ns(void) {
     world.clocks++;
@@ -392,7 +443,7 @@ static uint64_t fake_now_ns(void) {
 }
 
 static void fake_sleep_us(unsigned us) {
-    (void)us;
+    world.now += us * UINT64_C(1000);
     world.sleeps++;
 }
 
@@ -419,11 +470,12 @@ struct azc_sys azc_sys = {
     .poll = fake_poll,
     .identify = fake_identify,
     .is_tty = fake_is_tty,
-    .set_nonblock = succeed,
+    .set_nonblock = set_nonblock,
     .is_nonblocking = succeed,
-    .no_sigpipe = succeed,
+    .no_sigpipe = fake_no_sigpipe,
     .takes_loans = takes_loans,
-    .linger = succeed,
+    .linger = fake_linger,
+    .shutdown = fake_shutdown,
     .close = fake_close,
     .open_waker = open_waker,
     .signal = fake_signal,
@@ -446,13 +498,16 @@ struct azc_sys azc_sys = {
 void scripted_begin(void) {
     memset(&world, 0, sizeof world);
     world.now = 1000 * UINT64_C(1000000000);
+    world.first_fd = FIRST_FD;
     memset(open_wakers, 0, sizeof open_wakers);
+    memset(pollers, 0, sizeof pollers);
     sim_begin(1, false);
 }
 
 void scripted_end(void) {
     sim_idle();
     SIM_CHECK(!world.pollers, "%d pumps are left", world.pollers);
+    SIM_CHECK(!scripted_wakers(), "%d ends of wakers are left", scripted_wakers());
     sim_end();
     sim_forget_numbers();
     release_blocks();

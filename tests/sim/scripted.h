@@ -54,7 +54,7 @@ typedef struct file {
     int arms; /* how often it was armed */
     int forgotten;
     int looks; /* number of fstats */
-    bool closed;
+    bool closed, no_sigpipe, nonblock;
 } file;
 
 typedef struct kernel {
@@ -86,6 +86,12 @@ typedef struct kernel {
     int pollers;   /* how many are open */
     int abandoned; /* after a fork */
     int sleeps;
+    bool no_stdin; /* wakers have numbers from 0 */
+    int first_fd;  /* FIRST_FD, unless a test changes it */
+    int lingers, one_cpu, shutdown_says;
+    int no_memory; /* the allocation that is refused: 1 is the next; 0: none */
+    bool no_loans;
+    int sigpipes_held, sigpipes; /* blocked and not restored yet; ever blocked */
 } kernel;
 
 extern kernel world;
@@ -106,6 +112,7 @@ void scripted_wake(azc_poller *poller);
 /* The timeout with which a pump waits now. */
 int scripted_timeout(void);
 bool scripted_signalled(int fd);
+int scripted_wakers(void);   /* how many ends are open */
 size_t scripted_bytes(void); /* moved by all calls */
 
 #define KERNEL_SAYS(...)                                                               \

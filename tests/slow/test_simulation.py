@@ -161,6 +161,7 @@ def test_simulation(
     [
         *(("submitting", KERNEL), ("pools", KERNEL)),
         *(("moving", SCRIPT), ("pumping", SCRIPT), ("looping", SCRIPT)),
+        ("lifetimes", SCRIPT),
     ],
 )
 def test_situations(
