@@ -70,6 +70,25 @@ static void end_replaces_room(void) {
     CHECK(tells(token, 0, 100) && nothing_is_told());
 }
 
+/* (a channel that ends may have posted that there is room) */
+static void freed_note_tells_nothing(void) {
+    azc_note *note;
+    CHECK(azc__note_new(port, 7, &note) == 0 && azc_port_is_busy(port) == 1);
+    azc__note_post(note, 0, AZC_ROOM, 0);
+    azc__note_free(note);
+    CHECK(nothing_is_told() && azc_port_is_busy(port) == 0);
+}
+
+static void port_gets_no_number(void) {
+    azc_id none;
+    uint32_t used = azc__ports.used;
+    int wakers = scripted_wakers();
+    azc__ports.used = SLOTS_A_CHUNK;
+    world.no_memory = 2;
+    CHECK(azc_port_open(&none) == -ENOMEM && scripted_wakers() == wakers);
+    azc__ports.used = used;
+}
+
 /* ---- opening --------------------------------------------------------- */
 
 static void opened_from_received_fds(void) {
@@ -84,9 +103,10 @@ static void opened_from_received_fds(void) {
     CHECK(azc_fd(id) == fds.fds[0] && azc_free(id) == 0);
 }
 
-static void sockets_raise_no_sigpipe(void) {
+static void kinds_of_files_are_known(void) {
     azc_id socket = open_channel(SOCKET, AZC_OUT), pipe = open_channel(PIPE, AZC_OUT);
     CHECK(file_of(fd_of(socket))->no_sigpipe && !file_of(fd_of(pipe))->no_sigpipe);
+    CHECK(S_ISSOCK(inside(socket)->mode) && S_ISFIFO(inside(pipe)->mode));
 }
 
 static void fd_is_0(void) {
@@ -109,7 +129,9 @@ static void *close_meanwhile(void *unused) {
 /* Its number would take memory.  If the other was closed meanwhile, it closes the fd. */
 static void opposite_gets_no_number(void) {
     azc_id in;
+    world.first_fd = 0;
     for (int i = 0; i < FDS - 1; i++) {
+        world.count = 0;
         writing = open_channel(SOCKET, AZC_OUT);
         uint32_t used = azc__channels.used;
         sim_detach(sim_spawn(close_meanwhile, NULL));
@@ -120,7 +142,7 @@ static void opposite_gets_no_number(void) {
         azc__channels.used = used;
         world.no_memory = 0;
         sim_idle();
-        CHECK(file_of(fd_of(writing) < 0 ? FIRST_FD + i : 0)->closed);
+        CHECK(inside(writing)->state == CLOSED && world.files[0].closed);
     }
 }
 
@@ -228,31 +250,53 @@ static void lock_was_held_at_a_fork(void) {
     sim_idle();
 }
 
-static void play_child(void) {
-    static const bool closes[] = {true, false, true, false, false, true};
+static void check_child(const bool *closes) {
     sim_fork_ends();
-    for (int i = 0; i < world.count; i++)
-        CHECK(file_of(FIRST_FD + i)->closed == closes[i]);
+    for (int i = 0; i < world.count; i++) CHECK(world.files[i].closed == closes[i]);
     CHECK(!scripted_wakers());
     fflush(NULL);
     _exit(0);
 }
 
+static void fork_and_check(const bool *closes) {
+    int status = -1;
+    pid_t child = sim_fork();
+    if (child == 0) check_child(closes);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
 /* It closes its copies of the fds that a peer waits for, if they are ours. */
 static void child_closes_fds(void) {
-    int status = -1;
+    static const bool closes[] = {true, false, true, false, false,
+                                  true, true,  true, true};
+    world.first_fd = 0;
     azc_id out = open_channel(SOCKET, AZC_OUT), in;
     CHECK(azc_open_opposite(out, &in) == 0);
     open_channel(REGULAR, AZC_OUT);
     open_channel(TTY, AZC_OUT);
     inside(open_channel(SOCKET, AZC_OUT))->file->lost = true;
     file_of(fd_of(open_channel(SOCKET, AZC_OUT)))->replaced = true;
-    azc_id closed = open_channel(PIPE, AZC_OUT);
-    CHECK(azc_close(closed, 0, 0) == 1);
-    pid_t child = sim_fork();
-    if (child == 0) play_child();
-    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(azc_close(open_channel(PIPE, AZC_OUT), 0, 0) == 1);
+    int *between = inside(out)->lender.between.ends;
+    for (int i = 0; i < 2; i++) between[i] = scripted_file(PIPE);
+    fork_and_check(closes);
     CHECK(azc_free(in) == 0);
+}
+
+static void child_closes_a_relays_fds(void) {
+    static const bool closes[] = {true, true};
+    int failed;
+    azc_id relay;
+    azc_relay_request wanted = {.source = open_channel(SOCKET, AZC_IN),
+                                .sink = open_channel(SOCKET, AZC_OUT),
+                                .port = port,
+                                .token = 3000,
+                                .nbytes = 10};
+    CHECK(azc_relay_open(&wanted, &relay, &failed) == -EINPROGRESS);
+    sim_idle();
+    CHECK(scripted_wakers() == 4);
+    fork_and_check(closes);
+    CHECK(azc_relay_free(relay) == 0);
 }
 
 static void stop_during_a_call(void) {
@@ -263,8 +307,8 @@ static void stop_during_a_call(void) {
 }
 
 static void exit_waits_for_a_call(void) {
+    azc_id out = open_channel(SOCKET, AZC_OUT); /* has the first slot */
     azc_id idle = open_channel(SOCKET, AZC_OUT);
-    azc_id out = open_channel(SOCKET, AZC_OUT);
     KERNEL_SAYS(ALL);
     scripted_meanwhile(0, stop_during_a_call);
     put(out, 300);
@@ -273,7 +317,7 @@ static void exit_waits_for_a_call(void) {
 }
 
 static void unsent_bytes_are_counted(void) {
-    azc_id in = open_channel(SOCKET, AZC_IN), out = open_channel(SOCKET, AZC_OUT);
+    azc_id out = open_channel(SOCKET, AZC_OUT), in = open_channel(SOCKET, AZC_IN);
     CHECK(azc_unsent() == 0);
     KERNEL_SAYS(-EAGAIN);
     CHECK(get(in, 1000) == -EINPROGRESS);
@@ -292,8 +336,10 @@ static const situation situations[] = {
     {"a closed port is refused", closed_port_is_refused},
     {"a port is signalled once", port_is_signalled_once},
     {"the end replaces an event about room", end_replaces_room},
+    {"a note that is freed tells nothing", freed_note_tells_nothing},
+    {"a port gets no number", port_gets_no_number},
     {"a channel is opened from received fds", opened_from_received_fds},
-    {"sockets raise no SIGPIPE", sockets_raise_no_sigpipe},
+    {"kinds of files are known", kinds_of_files_are_known},
     {"an fd is 0", fd_is_0},
     {"the opposite gets no number", opposite_gets_no_number},
     {"a shutdown tells its result", shutdown_tells_its_result},
@@ -304,6 +350,7 @@ static const situation situations[] = {
     {"a private pump closes", private_pump_closes},
     {"a lock was held at a fork", lock_was_held_at_a_fork},
     {"a child closes fds", child_closes_fds},
+    {"a child closes a relay's fds", child_closes_a_relays_fds},
     {"the exit waits for a call", exit_waits_for_a_call},
     {"unsent bytes are counted", unsent_bytes_are_counted},
 };

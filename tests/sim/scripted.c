@@ -144,14 +144,12 @@ static int fake_linger(int fd) { return fd < 0 ? fd : world.lingers; }
 
 static int fake_shutdown(int fd) { return fd < 0 ? fd : world.shutdown_says; }
 
-static int first_waker(void) { return world.no_stdin ? 0 : FIRST_WAKER; }
-
 static bool is_waker(int fd) {
-    return fd >= first_waker() && fd < first_waker() + 2 * WAKERS;
+    return fd >= FIRST_WAKER && fd < FIRST_WAKER + 2 * WAKERS;
 }
 
 static int fake_close(int fd) {
-    bool *open = &open_wakers[is_waker(fd) ? fd - first_waker() : 0];
+    bool *open = &open_wakers[is_waker(fd) ? fd - FIRST_WAKER : 0];
     if (is_waker(fd)) {
         SIM_CHECK(*open, "waker %d is closed twice", fd);
         *open = false;
@@ -161,6 +159,8 @@ static int fake_close(int fd) {
     file_of(fd)->closed = true;
     return 0;
 }
+
+static void close_between(sys_between *between) { sys_close_both(between->ends); }
 
 /* ---- calls that move bytes ------------------------------------------- */
 
@@ -267,7 +267,7 @@ static int open_waker(int ends[2]) {
     SIM_CHECK(i < 2 * WAKERS, "too many wakers");
     open_wakers[i] = open_wakers[i + 1] = true;
     signalled[i / 2] = false;
-    ends[0] = first_waker() + i;
+    ends[0] = FIRST_WAKER + i;
     ends[1] = ends[0] + 1;
     return 0;
 }
@@ -280,7 +280,7 @@ int scripted_wakers(void) {
 
 static bool *signal_of(int fd, int end) {
     SIM_CHECK(is_waker(fd) && fd % 2 == end, "fd %d is not this end of a waker", fd);
-    return &signalled[(fd - first_waker()) / 2];
+    return &signalled[(fd - FIRST_WAKER) / 2];
 }
 
 static void fake_signal(int fd) { *signal_of(fd, 1) = true; }
@@ -477,6 +477,7 @@ struct azc_sys azc_sys = {
     .linger = fake_linger,
     .shutdown = fake_shutdown,
     .close = fake_close,
+    .close_between = close_between,
     .open_waker = open_waker,
     .signal = fake_signal,
     .clear = fake_clear,

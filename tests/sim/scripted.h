@@ -86,8 +86,7 @@ typedef struct kernel {
     int pollers;   /* how many are open */
     int abandoned; /* after a fork */
     int sleeps;
-    bool no_stdin; /* wakers have numbers from 0 */
-    int first_fd;  /* FIRST_FD, unless a test changes it */
+    int first_fd; /* FIRST_FD, unless a test changes it */
     int lingers, one_cpu, shutdown_says;
     int no_memory; /* the allocation that is refused: 1 is the next; 0: none */
     bool no_loans;
