@@ -46,7 +46,6 @@ bool azc__finish_close(azc_channel *channel) {
     bool slow = closes_slowly(channel);
     azc_closing closing = {channel->fd, channel->closing};
     channel->state = CLOSED;
-    channel->closing = NULL;
     azc__end_all(channel, -ESHUTDOWN);
     azc__lender_end(channel);
     if (!channel->file->lost && !azc__still_ours(channel))
@@ -122,5 +121,4 @@ void azc__channel_fork_child(void *object) {
     bool last = channel->fd >= 0 && --channel->file->refs == 0;
     bool closes = last && channel->lane->polled && !channel->file->lost;
     if (closes && azc__still_ours(channel)) azc_sys.close(channel->fd);
-    channel->fd = -1;
 }

@@ -181,13 +181,6 @@ static int take(azc_port *port, azc_event *events, int max) {
     return count;
 }
 
-/* Wakes the loop again as long as something is left to be retried. */
-static void run_retry(azc_id id, bool (*retry)(void)) {
-    if (!retry || !retry()) return;
-    azc_sys.sleep_us(RETRY_PAUSE_US);
-    azc__port_retry(id, retry);
-}
-
 int azc_port_take(azc_id id, uint64_t recorded, azc_event *events, int max) {
     azc_port *port = enter(id);
     if (!port) return azc__handle_why(&azc__ports, id);
@@ -196,7 +189,7 @@ int azc_port_take(azc_id id, uint64_t recorded, azc_event *events, int max) {
     forget(port, recorded);
     int count = take(port, events, max);
     leave(port);
-    run_retry(id, retry);
+    if (retry && retry()) azc_sys.sleep_us(RETRY_PAUSE_US);
     return count;
 }
 

@@ -330,6 +330,41 @@ static void receive_asks_again(void) {
     CHECK(inside(in)->vain == 1);
 }
 
+/* Whatever the last answer is, it is not taken for an error. */
+static void asking_again_ends_well(void) {
+    azc_id in = open_channel(SOCKET, AZC_IN);
+    KERNEL_SAYS(16 * KIB, 1);
+    CHECK(get_at_least(in, 16 * KIB + 1) == 16 * KIB + 1);
+    KERNEL_SAYS(60 * KIB, 40 * KIB);
+    CHECK(get_at_least(in, 100 * KIB) == 100 * KIB && world.ncalls == 4);
+    KERNEL_SAYS(60 * KIB, MIB - 60 * KIB);
+    CHECK(azc_recv(in, port, ++token, memory, 2 * MIB, 2 * MIB, NULL) == -EINPROGRESS);
+    CHECK(world.ncalls == 6); /* not for the rest of a full piece, which has none */
+    KERNEL_SAYS(ALL);
+    sim_idle();
+    report(in);
+    CHECK(tells(token, 0, 2 * MIB));
+}
+
+/* ---- ttys ------------------------------------------------------------ */
+
+/* Other processes share its file, which stays blocking: so poll comes before each move. */
+static void tty_is_asked_first(void) {
+    azc_id tty = open_channel(TTY, AZC_OUT);
+    world.full = true;
+    CHECK(put(tty, 300) == -EINPROGRESS);
+    sim_idle();
+    CHECK(world.ncalls == 0 && inside(tty)->pumping.armed);
+    world.full = false;
+    KERNEL_SAYS(ALL);
+    report(tty);
+    CHECK(tells(token, 0, 300) && called(0, tty, 300));
+    world.poll_error = -EINVAL;
+    CHECK(put(tty, 300) == -EINPROGRESS);
+    report(tty);
+    CHECK(tells(token, -EINVAL, 0) && world.ncalls == 1);
+}
+
 /* ---- loans ----------------------------------------------------------- */
 
 static void a_call_lends_a_mebibyte(void) {
@@ -795,6 +830,8 @@ static const situation situations[] = {
     {"a pipe is written in pieces", pipe_is_written_in_pieces},
     {"SIGPIPE is blocked for long parts", sigpipe_is_blocked_for_long_parts},
     {"a receive asks again", receive_asks_again},
+    {"asking again ends well", asking_again_ends_well},
+    {"a tty is asked first", tty_is_asked_first},
     {"only some sockets lend", only_some_sockets_lend},
     {"a call lends a mebibyte", a_call_lends_a_mebibyte},
     {"the reader of loans is asked", reader_is_asked},

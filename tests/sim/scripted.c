@@ -294,9 +294,13 @@ static bool is_signalled(void *fd) { return scripted_signalled((int)(intptr_t)fd
 /* Only a relay waits here, until it is woken; other fds are always ready. */
 static int fake_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     if (timeout_ms) sim_wait(is_signalled, (void *)(intptr_t)fds[0].fd, SIM_FOREVER);
-    for (nfds_t i = 0; i < count; i++)
+    if (world.poll_error) return world.poll_error;
+    int ready = 0;
+    for (nfds_t i = 0; i < count; i++) {
         fds[i].revents = (world.full ? 0 : fds[i].events) | world.told;
-    return (int)count;
+        ready += fds[i].revents != 0;
+    }
+    return ready;
 }
 
 /* ---- pollers --------------------------------------------------------- */

@@ -74,6 +74,7 @@ typedef struct kernel {
     int unread;      /* bytes of a pipe or socket; or -errno */
     bool full;       /* the socket has no room */
     bool unreadable; /* the messages' memory cannot be read */
+    int poll_error;  /* what poll returns, if not 0 */
     short told;      /* events that poll reports in any case */
     bool keeps_pages;
     const void *taken_back; /* the slot whose pages were taken back last */
