@@ -299,6 +299,23 @@ static void child_closes_a_relays_fds(void) {
     CHECK(azc_relay_free(relay) == 0);
 }
 
+/* The child shares the pipe, but not what the parent lent to it. */
+static void child_forgets_loans(void) {
+    azc_id pipe = open_channel(PIPE, LENDS);
+    const azc_party *lends = &inside(pipe)->lender.party;
+    int status = -1;
+    CHECK(lends->joined);
+    pid_t child = sim_fork();
+    if (child == 0) {
+        azc_party passes;
+        sim_fork_ends();
+        CHECK(azc__party_join(&passes, lends->device, lends->inode, false));
+        fflush(NULL);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
 static void stop_during_a_call(void) {
     uint64_t before = world.now;
     CHECK(azc_stop(0) == -ETIMEDOUT && !world.sleeps);
@@ -351,6 +368,7 @@ static const situation situations[] = {
     {"a lock was held at a fork", lock_was_held_at_a_fork},
     {"a child closes fds", child_closes_fds},
     {"a child closes a relay's fds", child_closes_a_relays_fds},
+    {"a child forgets loans", child_forgets_loans},
     {"the exit waits for a call", exit_waits_for_a_call},
     {"unsent bytes are counted", unsent_bytes_are_counted},
 };
