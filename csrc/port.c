@@ -181,6 +181,14 @@ static int take(azc_port *port, azc_event *events, int max) {
     return count;
 }
 
+/* Wakes this loop again as long as something is left to be retried, whichever port's loop
+ * waits for it: that loop may be busy, or have ended. */
+static void run_retry(azc_id id, bool (*retry)(void)) {
+    if (!retry || !retry()) return;
+    azc_sys.sleep_us(RETRY_PAUSE_US);
+    azc__port_retry(id, retry);
+}
+
 int azc_port_take(azc_id id, uint64_t recorded, azc_event *events, int max) {
     azc_port *port = enter(id);
     if (!port) return azc__handle_why(&azc__ports, id);
@@ -189,7 +197,7 @@ int azc_port_take(azc_id id, uint64_t recorded, azc_event *events, int max) {
     forget(port, recorded);
     int count = take(port, events, max);
     leave(port);
-    if (retry && retry()) azc_sys.sleep_us(RETRY_PAUSE_US);
+    run_retry(id, retry);
     return count;
 }
 

@@ -29,9 +29,8 @@ uint64_t azc__note_token(const azc_note *note);
 void azc__note_free(azc_note *note);
 void azc__note_post(azc_note *note, uint64_t sent, int status, int outcome);
 
-/* Wakes the port's loop, whose azc_port_take then calls retry, unless it is NULL.  It
- * returns true if it has asked to be called again; the loop's thread then sleeps briefly,
- * so that it is not kept busy. */
+/* Wakes the port's loop, whose azc_port_take then calls retry, if it is not NULL; and
+ * again later, as long as that returns true. */
 void azc__port_retry(azc_id port, bool (*retry)(void));
 /* There are events, or the loop has not taken events since it was woken. */
 bool azc__port_is_signalled(azc_id port);

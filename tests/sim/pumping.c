@@ -63,6 +63,25 @@ static void threads_are_missing(void) {
     CHECK(nothing_is_told() && !scripted_signalled(azc_port_fd(port)));
 }
 
+/* A port's loop retries for all, also for those whose own loop does not run. */
+static void loop_retries_for_others(void) {
+    azc_id idle;
+    CHECK(azc_port_open(&idle) == 0);
+    azc_id a = open_channel(PIPE, AZC_OUT), b = open_channel(PIPE, AZC_OUT);
+    struct iovec all = {memory, 300};
+    world.no_thread = 3;
+    KERNEL_SAYS(-EAGAIN, -EAGAIN);
+    CHECK(azc_sendv(a, idle, 1, &all, 1, NULL, 0, 0) == -EINPROGRESS);
+    CHECK(put(b, 300) == -EINPROGRESS);
+    CHECK(nothing_is_told() && !inside(a)->pumping.pump && inside(b)->pumping.pump);
+    CHECK(scripted_signalled(azc_port_fd(port)));
+    CHECK(nothing_is_told() && inside(a)->pumping.pump);
+    CHECK(nothing_is_told() && !scripted_signalled(azc_port_fd(port)));
+    drop(a);
+    azc_port_take(idle, UINT64_MAX, NULL, 0);
+    CHECK(azc_port_close(idle) == 0);
+}
+
 static azc_id other;
 
 /* The channel is being driven, so its driver hands it over. */
@@ -210,6 +229,7 @@ static const situation situations[] = {
     {"a number is lost during a call", number_is_lost_during_a_call},
     {"arming fails for now", arming_fails_for_now},
     {"threads are missing", threads_are_missing},
+    {"a loop retries for others", loop_retries_for_others},
     {"driven channels are left alone", driven_ones_are_left_alone},
     {"naps are exact", naps_are_exact},
     {"a nap is longer than a second", long_naps},
