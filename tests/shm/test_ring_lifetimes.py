@@ -438,11 +438,20 @@ del kept
 
 @every_loop
 def test_forked_child(loop: str) -> None:
-    """The ring is dead in the child, and works in the parent, which notices its end."""
+    """The ring is dead in the child, which has no fd of it: so a peer notices when the
+    parent dies.  It works in the parent, which notices its end."""
     said, _ = program(
         """
+def open_fds():
+    with os.scandir("/proc/self/fd") as fds:
+        links = {(it.name, os.readlink(it)) for it in fds}
+    return {it for it in links if "/proc/" not in it[1]}
+
 async def main():
+    before = open_fds()
     producer, consumer = await opened()
+    of_rings = open_fds() - before
+    assert sum("eventfd" in link for _, link in of_rings) >= 2
     await producer.send(b"one")
     record = await consumer.receive()
     stream = consumer.receive_stream()
@@ -451,6 +460,7 @@ async def main():
     pid = os.fork()
     if pid == 0:
         try:
+            assert not of_rings & open_fds(), of_rings & open_fds()
             assert bytes(record) == b"one"
             del record
             calls = producer.send(b"no"), consumer.receive(), stream.receive()
