@@ -519,6 +519,16 @@ static void copy_cannot_end_a_loan(void) {
     end_lending();
 }
 
+/* scripted_end() checks that the copy of the rest is released. */
+static void rescue_cannot_end_a_loan(void) {
+    lend_slot(1000);
+    world.keeps_pages = true;
+    CHECK(azc_cancel(writing, token, MIB, NULL) == AZC_LATER);
+    CHECK(tells_as(token, -ENOMEM, 1000, AZC_KEPT));
+    CHECK(inside(writing)->error == -ENOMEM);
+    end_lending();
+}
+
 static void close_and_cancel_loan(void) {
     CHECK(azc_close(writing, 0, 0) == -EINPROGRESS);
     CHECK(azc_cancel(writing, token - 1, MIB, NULL) == AZC_LATER);
@@ -847,6 +857,7 @@ static const situation situations[] = {
     {"the reader of loans is gone", reader_is_gone},
     {"a copy ends a loan", copy_ends_a_loan},
     {"a copy cannot end a loan", copy_cannot_end_a_loan},
+    {"a rescue cannot end a loan", rescue_cannot_end_a_loan},
     {"an event tells what is kept", event_tells_what_is_kept},
     {"a channel breaks after the call", channel_breaks_after_the_call},
     {"a send that fails tells what is kept", failed_send_tells_what_is_kept},
